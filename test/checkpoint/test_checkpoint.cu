@@ -63,7 +63,7 @@ struct Trained {
         model->params().sync_work(ctx.stream);
         for (const StateTensor& t : optimizer->state()) put(t.data, int64_t{t.rows} * t.cols, seed++);
     }
-    // As training leaves it.
+    // Sets the padding to 0, as training leaves it.
     void clear_padding() {
         for (int i = 0; i < model->table().count(); ++i) {
             const ParamRow& row = model->table()[i];
@@ -83,7 +83,7 @@ struct Trained {
         upload(to, values.data(), n, ctx.stream);
         ctx.stream.synchronize();
     }
-    // Every float that a checkpoint must bring back, padding included.
+    // Returns every float that a checkpoint must restore, padding included.
     std::vector<float> bits() {
         std::vector<float> all;
         auto add = [&](const float* from, int64_t n) {
@@ -107,7 +107,7 @@ struct Trained {
         writer.save(state(step), ctx.stream);
         return *writer.result(true);
     }
-    // The fault of a save; "" if there is none.
+    // Saves a checkpoint. Returns the fault, "" if there is none.
     std::string save(CheckpointWriter& writer, int64_t step, int skipped_in_row = 1, bool interim = false) {
         TrainingState s = state(step);
         s.control.skipped_in_row = skipped_in_row, s.interim = interim;
@@ -129,7 +129,7 @@ struct Trained {
     }
 };
 
-// File operations that can be told to fail; nothing is synced, as the tests do not pull the plug.
+// File operations with a planted fault. Syncs do nothing, because the tests do not cut the power.
 struct FaultyFiles : FileOps {
     enum Kind { error, short_write, crash };
     int64_t calls = 0, fault_at = -1;  // the call that fails; a crash also fails every call after it
@@ -215,7 +215,7 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
         loaded.ctx.stream.synchronize();
         const ParamTable& table = saved.model->table();
         const std::vector<float> expected = saved.bits(), found = loaded.bits();
-        int64_t begin = 0;  // of the row
+        int64_t begin = 0;  // first element of row r
         for (int r = 0; r < table.count(); begin += table[r++].size())
             for (int i = 0; i < table[r].logical_rows; ++i)
                 for (int j = 0; j < table[r].logical_cols; ++j) {
@@ -254,7 +254,7 @@ TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint o
         write_file(checkpoint + "/optimizer/master.safetensors", bytes);
         fs::rename(checkpoint + "/model.safetensors", folder / "model.safetensors");
         check();
-        // A parameter that is missing there is read from the model, even if the number of tensors is right.
+        // A parameter that is missing in that file is read from the model, even if the number of tensors is right.
         const std::string name = "\"" + tensors[3].name + "\"";
         bytes[bytes.find(name) + 1] = '?';
         write_file(checkpoint + "/optimizer/master.safetensors", bytes);
@@ -364,7 +364,7 @@ TEST_CASE("checkpoint/checkpoint: a checkpoint for which there is too little mem
     REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
     const rlimit none = {size_t{1} << 20, before.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_AS, &none) == 0);
-    std::vector<std::unique_ptr<char[]>> taken;  // free memory that the heap already holds
+    std::vector<std::unique_ptr<char[]>> taken;  // uses up free memory that the heap already holds
     while (taken.size() < 100 && (taken.empty() || taken.back()))
         taken.emplace_back(new (std::nothrow) char[size_t{16} << 20]);
     bool thrown = false;
@@ -457,12 +457,12 @@ TEST_CASE(
                 break;
             }
             if (kind == FaultyFiles::short_write)
-                REQUIRE(result.fault == "");  // the rest is written by another call
+                REQUIRE(result.fault == "");  // another call writes the rest
             else
                 REQUIRE(contains(result.fault, std::strerror(files.code)));
 
             const FoundCheckpoint found = find_checkpoint(folder.path());
-            REQUIRE(found.passed_over.empty());  // no half checkpoint ever has a checkpoint's name
+            REQUIRE(found.passed_over.empty());  // an incomplete checkpoint never has a checkpoint's name
             const bool renamed = found.folder == folder / "step_00000002";
             if (!renamed) REQUIRE(found.folder == folder / "step_00000001");
             Trained loaded(2000, Method::adamw, false, DType::f32, 1);
@@ -525,7 +525,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
                 fs::create_directory(path);
                 break;
             case 6:
-                how = "a pipe";  // reading it would wait for ever
+                how = "a pipe";  // reading it would block for ever
                 fs::remove(path);
                 REQUIRE(mkfifo(path.c_str(), 0600) == 0);
                 break;
@@ -542,7 +542,7 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
         if (i % 8 != 3)
             REQUIRE(fault.find(path) == 0);
         else
-            REQUIRE(fault.find(newer) == 0);  // either of the two, or manifest.json
+            REQUIRE(fault.find(newer) == 0);  // either of the two files, or manifest.json
     }
 }
 
@@ -586,7 +586,7 @@ TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written
     run.fill(500);
     const std::vector<float> after = run.bits();
     files.let_go();
-    writer.save(Trained::state(2), run.ctx.stream);  // waits for the first
+    writer.save(Trained::state(2), run.ctx.stream);  // waits for the first save
     REQUIRE(list_checkpoints(folder.path()).front() == 1);
     REQUIRE(writer.result(true)->step == 2);
     REQUIRE(!writer.result(true));
@@ -613,7 +613,7 @@ TEST_CASE("checkpoint/checkpoint: old ones are removed but for the last few and 
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90});
     REQUIRE(save(100).fault == "");
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{40, 80, 90, 100});
-    // A save whose removal fails is a save nevertheless. The first operation after those of a save:
+    // A save succeeds even if the removal of old checkpoints fails. The first operation after the save's own fails:
     FaultyFiles counting;
     fs::create_directories(folder / "other");
     REQUIRE(run.save(folder / "other", 110, counting).fault == "");
@@ -694,7 +694,7 @@ TEST_CASE("checkpoint/checkpoint: a fault at any file operation of a removal lea
                 REQUIRE(!checkpoint_fault(folder / checkpoint_name(step)));
             REQUIRE(find_checkpoint(folder.path()).folder == folder / "step_00000004");
             if (files.happened) continue;
-            REQUIRE(at == 4);  // two of two checkpoints
+            REQUIRE(at == 4);  // two operations for each of two checkpoints
             REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{3, 4});
             break;
         }

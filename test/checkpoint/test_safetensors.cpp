@@ -18,7 +18,7 @@ using namespace teon::test;
 
 namespace {
 
-// A file of this header and so many bytes of data.
+// Returns the bytes of a file with this header and data_bytes bytes of data.
 std::string file_of(const std::string& header, size_t data_bytes) {
     const uint64_t size = header.size();
     std::string bytes(8, '\0');
@@ -26,7 +26,7 @@ std::string file_of(const std::string& header, size_t data_bytes) {
     return bytes + header + std::string(data_bytes, '\1');
 }
 
-// A file in memory: a hundred thousand of them are written.
+// A file in memory, as the tests write a hundred thousand files.
 class MemoryFile {
 public:
     MemoryFile() : file_(memfd_create("safetensors", MFD_CLOEXEC)) {
@@ -45,14 +45,14 @@ private:
     int file_;
 };
 
-// What is wrong with the bytes as a file; empty if they are one, after reading every tensor.
+// Returns the error of opening a file with these bytes and reading every tensor, "" if there is none.
 std::string fault(MemoryFile& memory, const std::string& bytes) {
     memory.set(bytes);
     return error_of([&] {
         const SafetensorsFile file(memory.path());
         int64_t at = static_cast<int64_t>(bytes.size());
         for (const TensorInfo& t : file.tensors()) at -= static_cast<int64_t>(file.read(t).size());
-        if (at < 8) throw std::logic_error("tensors of more bytes than the file");  // no Error: fails the test
+        if (at < 8) throw std::logic_error("tensors of more bytes than the file");  // not an Error: fails the test
     });
 }
 
@@ -225,12 +225,12 @@ TEST_CASE("checkpoint/safetensors: no header makes the reader crash or read else
                     bytes.resize(at + 1);
             }
         }
-        if (below(2) && bytes.size() > 56) {  // a length that fits what was changed gets further
+        if (below(2) && bytes.size() > 56) {  // a matching header length lets the damage get further
             const uint64_t header = bytes.size() - 56;
             std::memcpy(bytes.data(), &header, 8);
         }
         accepted += fault(memory, bytes).empty();
     }
-    REQUIRE(accepted > 100);  // changed data and names are no fault of the format
+    REQUIRE(accepted > 100);  // changed data and names are valid
     REQUIRE(accepted < rounds / 2);
 }

@@ -1,5 +1,5 @@
-// Fuzzing of the shard header as a plain loop over generated inputs, the same each time: it needs no fuzzer to be
-// installed and runs under the sanitizers with the other tests. FUZZ_SHARDS=10000000 asks for more inputs.
+// Fuzzes the shard header in a plain loop over generated inputs, which are the same in every run. It needs no installed
+// fuzzer, and runs under the sanitizers with the other tests. FUZZ_SHARDS=10000000 makes it try more inputs.
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -20,7 +20,7 @@ struct Input {
     int64_t file_bytes;
 };
 
-// Mostly a valid shard with a few things wrong, since noise never gets beyond the magic number.
+// Generates mostly valid shards with a few faults, since random bytes never get past the magic number.
 Input generate(std::mt19937_64& random) {
     auto chance = [&](int in) { return random() % in == 0; };
     const int width = chance(2) ? 2 : 4;
@@ -34,11 +34,11 @@ Input generate(std::mt19937_64& random) {
         if (chance(8)) header.word[i] ^= 1 << random() % 32;
         if (chance(16)) header.word[i] = static_cast<int32_t>(random());
     }
-    if (chance(4)) header.word[3 + random() % 253] = static_cast<int32_t>(random());  // means nothing
+    if (chance(4)) header.word[3 + random() % 253] = static_cast<int32_t>(random());  // words without meaning
     if (chance(8)) input.file_bytes += static_cast<int64_t>(random() % 9) - 4;
     if (chance(16)) input.file_bytes = static_cast<int64_t>(random() % 3000);
     if (chance(64)) input.file_bytes = static_cast<int64_t>(random());
-    // Exactly as long as what the file holds, on the heap, so that a read beyond it is seen.
+    // The header has exactly the file's length and is on the heap, so that a sanitizer sees reads beyond its end.
     size_t held = static_cast<size_t>(std::clamp<int64_t>(input.file_bytes, 0, 1024));
     if (chance(32)) held = random() % (held + 1);
     input.header.resize(held);
@@ -46,7 +46,7 @@ Input generate(std::mt19937_64& random) {
     return input;
 }
 
-// What the format's description says, in other words than the parser's.
+// Checks the header by the format's description, independently of the parser.
 bool valid(const Input& input) {
     if (input.header.size() < 1024) return false;
     int32_t word[3];

@@ -18,7 +18,7 @@ using json = nlohmann::json;
 
 namespace {
 
-// A folder as prepare.py leaves it: shards of `size` tokens of a vocabulary, manifest, and tokenizer.
+// A folder as prepare.py writes it: shards with sizes[i] tokens, manifest and tokenizer.
 struct Prepared {
     std::string path;
     json manifest;
@@ -61,7 +61,7 @@ TEST_CASE("data/dataset: shards that differ from their folder's manifest are nam
     REQUIRE(both.tokenizer == "one");
     REQUIRE(both.mixture.empty());
     verify_content(both);
-    REQUIRE(open_dataset(a.shard(1), "train").vocab_size == 1000);  // a file of a folder
+    REQUIRE(open_dataset(a.shard(1), "train").vocab_size == 1000);  // a single shard of the folder
 
     for (auto [tokenizer, vocab_size] : {std::pair{"two", 1000}, {"one", 999}}) {
         const Prepared other(folder / "other", tokenizer, vocab_size, {50, 70});
@@ -76,14 +76,14 @@ TEST_CASE("data/dataset: shards that differ from their folder's manifest are nam
     const std::string shard = a.shard(2);
     write_shard(shard, std::vector<uint32_t>(199, 1));
     REQUIRE(error_of([&] { open_dataset(a.path, "train"); }).find(shard + ": 199 tokens") == 0);
-    write_shard(shard, std::vector<uint32_t>(200, 2));  // the same size
+    write_shard(shard, std::vector<uint32_t>(200, 2));  // the same size, but other tokens
     const DataSet changed = open_dataset(a.path, "train");
     REQUIRE(error_of([&] { verify_content(changed); }).find(shard) == 0);
     std::filesystem::remove(shard);
     for (const std::string& name : {a.path, a.path + "/", b.path + "," + a.path})
         REQUIRE(error_of([&] { open_dataset(name, "train"); }).find(shard) == 0);
     REQUIRE(open_dataset(a.path + "/*train*.bin", "train").shards.size() ==
-            1);  // named one by one: those that are meant
+            1);  // a pattern stands for the shards that exist
     REQUIRE(open_dataset(a.path, "val").shards.size() == 1);
     const std::string extra = b.path + "/e_train_000009.bin";
     write_shard(extra, {1, 2, 3});
@@ -154,13 +154,13 @@ TEST_CASE("data/dataset: the sources of a mixture and their shares") {
     REQUIRE(error_of([&] { open_dataset(a.path + "," + b.path + ":1", "train"); }).find("has a weight or none") !=
             std::string::npos);
     std::filesystem::rename(b.path, folder / "b:2");
-    REQUIRE(open_dataset(folder / "b:2", "train").mixture.empty());  // a name is a name
+    REQUIRE(open_dataset(folder / "b:2", "train").mixture.empty());  // the name of a folder, without a weight
 }
 
 TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and one order for ranks and resumed runs") {
     TempDir folder;
     constexpr int T = 4;
-    // Every window of a source begins with a token of its own, and the token behind it is the source.
+    // The first token of a window is its index within its source, and the second token is the source.
     const size_t windows[] = {300, 41, 7};
     const double shares[] = {0.7, 0.2, 0.1};
     std::string pattern;
@@ -191,13 +191,13 @@ TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and o
         for (int i = 0; i < 10000; ++i) ++count[seen[static_cast<size_t>(block * 10000 + i)][1]];
         for (int s = 0; s < 3; ++s) REQUIRE(count[s] == static_cast<int>(shares[s] * 10000 + 0.5));
     }
-    // Shares hold at every length as those of a random order do: six standard deviations of 500 draws.
+    // At every length the shares are as exact as in a random order: within six standard deviations of 500 draws.
     for (size_t begin = 0; begin < seen.size(); begin += 500) {
         int64_t first = 0;
         for (size_t i = begin; i < begin + 500; ++i) first += seen[i][1] == 0;
         REQUIRE(std::abs(static_cast<double>(first) - 350) < 6 * std::sqrt(500 * 0.7 * 0.3));
     }
-    for (int s = 0; s < 3; ++s) {  // every window of a source equally often, to one epoch
+    for (int s = 0; s < 3; ++s) {  // all windows of a source occur equally often, within one epoch
         std::vector<int> times(windows[s], 0);
         int64_t total = 0;
         for (const std::vector<int>& window : seen)
@@ -206,7 +206,7 @@ TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and o
         REQUIRE(*least >= total / static_cast<int64_t>(windows[s]));
         REQUIRE(*most <= total / static_cast<int64_t>(windows[s]) + 1);
     }
-    for (int64_t at : {0, 1, 9999, 10000, 15321}) {  // sought at once
+    for (int64_t at : {0, 1, 9999, 10000, 15321}) {  // by a seek
         loader.seek(at);
         REQUIRE(take(loader) == seen[static_cast<size_t>(at)]);
     }

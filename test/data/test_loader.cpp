@@ -15,7 +15,7 @@ using namespace teon::test;
 
 namespace {
 
-// A batch's arrays on the host.
+// A batch's arrays, copied to the host.
 struct HostBatch {
     std::vector<int> tokens, targets, positions, doc_start, token_order, position_order;
     bool operator==(const HostBatch&) const = default;
@@ -34,7 +34,7 @@ HostBatch to_host(const Batch& batch, const Stream& stream) {
 
 HostBatch take(Loader& loader, const Stream& stream) { return to_host(loader.next(stream), stream); }
 
-// Shards of random tokens, each beginning a window with a token of its own so that windows can be told apart.
+// Shards of random tokens.
 struct Corpus {
     TempDir folder;
     std::vector<std::vector<uint32_t>> shards;
@@ -54,7 +54,7 @@ struct Corpus {
     std::string path(size_t shard) const { return folder / fmt::format("c_train_{:06}.bin", shard); }
     std::vector<ShardInfo> open() const { return open_shards(folder.path(), "train"); }
 
-    // All windows of T + 1 tokens in the order of the files: the description, done plainly.
+    // Returns all windows of T + 1 tokens in the order of the files.
     std::vector<std::vector<int>> windows(int T) const {
         std::vector<std::vector<int>> all;
         for (const auto& tokens : shards)
@@ -64,19 +64,19 @@ struct Corpus {
     }
 };
 
-// Windows (T + 1 tokens) of the batch, row by row.
+// Returns the batch's windows (T + 1 tokens), row by row. A window is empty if a target is not the next token.
 std::vector<std::vector<int>> rows(const HostBatch& batch, int T) {
     std::vector<std::vector<int>> all;
     for (size_t b = 0; b < batch.tokens.size() / T; ++b) {
         all.emplace_back(batch.tokens.begin() + b * T, batch.tokens.begin() + (b + 1) * T);
         all.back().push_back(batch.targets[(b + 1) * T - 1]);
-        // The other targets are the next tokens.
+        // All other targets must be the next tokens.
         if (!std::equal(all.back().begin() + 1, all.back().end(), batch.targets.begin() + b * T)) all.back().clear();
     }
     return all;
 }
 
-// The windows of the samples [0, n), by a loader of the plainest kind.
+// Returns the windows of the samples [0, n), read with B = 1, on one rank, without prefetching.
 std::vector<std::vector<int>> sequence(const Corpus& corpus, LoaderOptions options, int64_t n) {
     options.B = 1, options.rank = 0, options.ranks = 1, options.prefetch = false;
     Loader loader(corpus.open(), options);
@@ -131,7 +131,7 @@ TEST_CASE("data/loader: shuffled, each window comes once an epoch, in an order t
     }
 }
 
-// 4 layouts, over 100,000 places to resume at: each is checked for the batch there and, by the last one, for the next.
+// Over 100,000 indices of 4 layouts. The test checks the batch at each index and, for every tenth, the next batch.
 TEST_CASE("data/loader: resumed at any index, the run continues as if it had not stopped") {
     struct Layout {
         std::vector<int> shards;
@@ -157,7 +157,7 @@ TEST_CASE("data/loader: resumed at any index, the run continues as if it had not
             std::vector<std::vector<int>> got = rows(take(*loader, stream), T);
             for (int b = 0; b < B; ++b) wrong += got[b] != expected[index + b];
         };
-        // Not in order, so that nothing can be right by having been read ahead.
+        // Not in order, so that no batch can be right because it was read ahead.
         const int64_t stride = 7919;
         for (int64_t i = 0; i < places; ++i, ++checks) {
             const int64_t index = i * stride % places;
@@ -247,7 +247,7 @@ TEST_CASE("data/loader: batches are the same with and without the prefetch threa
 }
 
 TEST_CASE("data/loader: orders of rows are stable sorts by token and by position") {
-    // Vocabularies of one, two and three digits of the sort, and sizes that no power of two divides.
+    // Vocabularies with one, two and three digits of the sort, and batches of 1 to 3000 tokens.
     for (int vocab_size : {1, 2, 256, 2048, 2049, 50257, 1 << 30}) {
         Corpus corpus({20000}, vocab_size, 4);
         for (auto [B, T] : {std::pair{1, 1}, {1, 31}, {33, 7}, {3, 1000}})
@@ -294,7 +294,7 @@ TEST_CASE("data/loader: documents begin at delimiters and at rows, as found one 
                     while (start > 0 && tokens[at - (t - start)] != delimiter) --start;
                     REQUIRE(batch.doc_start[b * T + t] == start);
                     REQUIRE(batch.positions[b * T + t] == t - start);
-                    // Every target counts, a delimiter as that of the document before it too.
+                    // Every target counts, also a delimiter, which is a target of the document before it.
                     REQUIRE(batch.targets[b * T + t] == static_cast<int>(tokens[at + 1]));
                 }
         }
@@ -349,8 +349,8 @@ TEST_CASE("data/loader: a shard cut short during the run ends it with its name, 
 
 TEST_CASE("data/loader: a shard deleted during the run is still read if open, and else ends the run with its name") {
     for (bool prefetch : {false, true}) {
-        // Two windows each. At most 256 files are open: reading shard 256 closes shard 0, and none takes the place of
-        // 100.
+        // Each shard has two windows. At most 256 files are open: reading shard 256 closes shard 0, whereas shard 100
+        // stays open.
         Corpus corpus(std::vector<int>(300, 21), 60000);
         const auto windows = corpus.windows(10);
         LoaderOptions o{.T = 10, .vocab_size = 60000, .shuffle = false, .prefetch = prefetch};

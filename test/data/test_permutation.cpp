@@ -26,8 +26,8 @@ bool is_bijection(const std::vector<int64_t>& image) {
     return true;
 }
 
-// Chi-square of counts that should all be equal, as standard deviations from its mean: about normal(0, 1) for many
-// cells.
+// Returns the chi-square of counts that should all be equal, in standard deviations from its mean. For many cells it is
+// distributed about like normal(0, 1).
 double deviations(const std::vector<double>& counts) {
     double total = 0, chi = 0, freedom = static_cast<double>(counts.size()) - 1;
     for (double c : counts) total += c;
@@ -73,7 +73,7 @@ TEST_CASE("data/permutation: it depends on seed and epoch, and on nothing else")
     REQUIRE(permuted(1000, 1, 2) != permuted(1000, 2, 1));
 }
 
-// The keys are fixed, so the figures below are too: a deviation of 5 would come once in millions of keys by chance.
+// The keys are fixed, and so are the results. By chance, a deviation of 5 would occur once in millions of keys.
 TEST_CASE("data/permutation: all orders of a few elements are equally likely") {
     for (int64_t n = 2; n <= 6; ++n) {
         int orders = 1;

@@ -35,9 +35,9 @@ std::string usage_error_of_opening(const std::string& pattern) {
     return error_of<UsageError>([&] { open_shards(pattern, "train"); });
 }
 
-// What the next reads by pread_from_disk() do.
+// The faults of the next reads by pread_from_disk().
 struct Disk {
-    int failures = 0;  // of the next reads
+    int failures = 0;  // number of next reads that fail
     int error = EIO;
     size_t at_most = ~size_t{0};
     int calls = 0;
@@ -137,7 +137,7 @@ TEST_CASE("data/shards: a shard that cannot be opened is named with its fault") 
     REQUIRE(contains(usage_error_of_opening(folder / "pipe"), "pipe: is not a regular file"));
     std::filesystem::create_symlink(folder / "nowhere", folder / "link");
     REQUIRE(contains(usage_error_of_opening(folder / "link"), folder / "link: "));
-    write_shard(folder / "\xff_train_2.bin", counting(10));  // a run's description, which is JSON, names its shards
+    write_shard(folder / "\xff_train_2.bin", counting(10));  // JSON that describes a run names its shards
     REQUIRE(contains(usage_error_of_opening(folder / "*_train_2.bin"), "/\xff_train_2.bin: the name is not UTF-8"));
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("data/shards: 300 damaged shards are refused before any step, in one l
     std::mt19937_64 random(5);
     const int T = 16, vocabulary = 1000;
     int damaged = 0;
-    // Opens as a run does. `when` names the damage.
+    // Checks that opening the shard, as a run does, fails with this fault. `when` describes the damage.
     auto refused = [&](const std::string& bytes, const std::string& fault, const std::string& when) {
         const std::string path = folder / fmt::format("bad_train_{:06}.bin", damaged++);
         write_file(path, bytes);
@@ -173,7 +173,7 @@ TEST_CASE("data/shards: 300 damaged shards are refused before any step, in one l
         for (int bit = 0; bit < 96; ++bit) {
             std::string bytes = good;
             bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-            // A flip of the sign makes the count negative.
+            // Flipping the sign bit makes the count negative.
             const char* fault = bit < 32    ? "magic"
                                 : bit < 64  ? "version"
                                 : bit == 95 ? "tokens, expected"
@@ -259,7 +259,7 @@ TEST_CASE("data/shards: tokens beyond 2 GiB and 4 GiB are read from sparse shard
         std::vector<int> row(1000, -1);
         download(row.data(), loader.next(stream).targets, 1000, stream);
         stream.synchronize();
-        const int64_t first = (loader.windows() - 1) * 1000 + 1;  // of the targets
+        const int64_t first = (loader.windows() - 1) * 1000 + 1;  // index of the first target
         for (int t = 0; t < 1000; ++t) REQUIRE(row[t] == std::max<int64_t>(0, first + t - (tokens - 40) + 1));
     }
 }
@@ -306,7 +306,7 @@ TEST_CASE("data/shards: a stale handle is opened again, and must be the file tha
     disk = {};
     reader.read(out.data(), 0, 0, 10);
     std::filesystem::remove(folder / "a.bin");
-    reader.read(out.data(), 0, 20, 10);  // still open: the file is there as long as it is
+    reader.read(out.data(), 0, 20, 10);  // the open file remains readable
     REQUIRE(out[0] == 20);
     disk = {.failures = 1, .error = ESTALE};
     REQUIRE(contains(error_of([&] { reader.read(out.data(), 0, 0, 10); }), "a.bin: cannot be read: No such file"));

@@ -16,7 +16,7 @@ using namespace teon::test;
 
 namespace {
 
-// tokens.bin as scripts/prepare.py writes it.
+// Writes tokens.bin as scripts/prepare.py does.
 void write_tokens(const std::string& path, const std::vector<std::string>& tokens, int delimiter) {
     int32_t header[256] = {20240328, 2, static_cast<int32_t>(tokens.size()), delimiter};
     std::string file(reinterpret_cast<const char*>(header), sizeof header);
@@ -60,8 +60,8 @@ TEST_CASE("data/words: text is cut as GPT-2's pattern cuts it") {
     REQUIRE(words("\ta") == Words{"\t", "a"});
     REQUIRE(words("é東京 ½٣ 🙂🙂x") == Words{"é東京", " ½٣", " 🙂🙂", "x"});
     REQUIRE(words("a\u00a0b\u3000\u3000c") == Words{"a", "\u00a0", "b", "\u3000", "\u3000", "c"});
-    REQUIRE(words("a\xff\xc3") == Words{"a", "\xff\xc3"});  // not UTF-8: symbols
-    // UTF-8 forbids encodings longer than necessary: "a" in two, three and four bytes.
+    REQUIRE(words("a\xff\xc3") == Words{"a", "\xff\xc3"});  // bytes that are not UTF-8 are symbols
+    // UTF-8 forbids overlong encodings: "a" in two, three and four bytes.
     for (const char* bytes : {"\xc1\xa1", "\xe0\x81\xa1", "\xf0\x80\x81\xa1"})
         REQUIRE(words(std::string("b") + bytes + "c") == Words{"b", bytes, "c"});
 }
@@ -90,12 +90,12 @@ TEST_CASE("data/tokenizer: pairs are joined in the order of their ranks") {
     const Tokenizer t(folder.path());
     REQUIRE(t.encode("abc") == std::vector<int>{258});  // ab first, then abc
     REQUIRE(t.encode("bcab") == std::vector<int>{257, 256});
-    REQUIRE(t.encode("ab ab") == std::vector<int>{256, ' ', 256});  // a b goes before the blank and a
+    REQUIRE(t.encode("ab ab") == std::vector<int>{256, ' ', 256});  // a b is merged before the blank and a
     REQUIRE(t.encode("b a") == std::vector<int>{'b', 259});
     REQUIRE(t.encode("aaaaaaa") == std::vector<int>{261, 260, 'a'});
     REQUIRE(t.encode("").empty());
     REQUIRE(t.encode("<|endoftext|>").size() > 1);  // text, not the delimiter
-    const std::string long_word(200000, 'a');       // n log n, or this takes minutes
+    const std::string long_word(200000, 'a');       // in n log n steps, or this takes minutes
     REQUIRE(t.decode(t.encode(long_word)) == long_word);
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 2);
     REQUIRE(contains(complaint(folder.path()), "1 tokens, its header says 2"));
     write_tokens(folder / "tokens.bin", {}, 0);
-    std::filesystem::resize_file(folder / "tokens.bin", 1024 + (1 << 22) + 1);  // a zero is an empty token
+    std::filesystem::resize_file(folder / "tokens.bin", 1024 + (1 << 22) + 1);  // each zero is an empty token
     REQUIRE(contains(complaint(folder.path()), "more than 4194304 tokens"));
     write_tokens(folder / "tokens.bin", single_bytes(), 0);
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
@@ -191,14 +191,14 @@ TEST_CASE("data/tokenizer: a tokenizer.json that is not what it should be is nam
 
 namespace {
 
-// Tokens of GPT-2: the single bytes, printable ones first, then the merges of vocab.bpe in order, then the delimiter.
+// GPT-2's tokens: the single bytes, printable ones first, then the merges of vocab.bpe in order, then the delimiter.
 std::vector<std::string> gpt2_tokens(const std::string& bpe) {
     auto utf8 = [](int c) {
         return c < 128 ? std::string(1, static_cast<char>(c))
                        : std::string{static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
     };
     std::vector<std::string> tokens;
-    std::unordered_map<std::string, std::string> bytes_of;  // of a word in GPT-2's alphabet
+    std::unordered_map<std::string, std::string> bytes_of;  // the bytes of a token in GPT-2's alphabet
     for (bool printable : {true, false})
         for (int byte = 0, other = 256; byte < 256; ++byte) {
             if (((byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173)) != printable) continue;
@@ -226,7 +226,7 @@ uint64_t fnv1a(const std::vector<int>& tokens) {
 
 TEST_CASE("data/tokenizer: GPT-2's tokens are tiktoken's, of tinyshakespeare.txt all 338,025") {
     const std::string data = "../shared/data/", bpe = data + "gpt2_bpe/vocab.bpe";
-    // Number and FNV-1a hash of tiktoken's tokens.
+    // The number of tiktoken's tokens, and their FNV-1a hash.
     const std::tuple<const char*, size_t, uint64_t> files[] = {
         {"text/tinyshakespeare.txt", 338025, 0xb547ad363c19676e},
         {"text/wikitext2_valid.txt", 258659, 0x401eab52e6652dd1},

@@ -67,7 +67,7 @@ TEST_CASE("files/file: a path that is not a regular file is refused by name, and
         {folder / "no/folder", "cannot be opened"}};
     for (const auto& [path, says] : unwritable)
         REQUIRE_THAT(error_of([&] { open_for_append(path); }), ContainsSubstring(says));
-    // With a reader at its other end the pipe opens, and is refused all the same.
+    // With a reader at its other end the pipe can be opened, but is still refused.
     const Descriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
     REQUIRE_THAT(error_of([&] { open_for_append(pipe); }), ContainsSubstring("pipe: is not a regular file"));
     write_all(open_for_append(file), "+more", 5, file);
@@ -105,7 +105,7 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
     write_file_atomically(path, "newer");
     REQUIRE(read_file(path) == "newer");
     std::filesystem::remove(path);
-    std::filesystem::create_symlink(victim, path);  // the link is replaced, not what it points at
+    std::filesystem::create_symlink(victim, path);  // replaces the link, not its target
     write_file_atomically(path, "newest");
     REQUIRE(read_file(path) == "newest");
     REQUIRE(read_file(victim) == "mine");
@@ -116,7 +116,7 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
     std::filesystem::create_directory(folder / "there");
     REQUIRE_THAT(error_of([&] { write_file_atomically(folder / "there", "x"); }), ContainsSubstring("there: cannot"));
     REQUIRE(!std::filesystem::exists(folder / "there.tmp"));
-    // A full disk, as far as a limit on the size of files is one.
+    // A limit on the size of files stands in for a full disk.
     struct rlimit before;
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
     const struct rlimit small = {1000, before.rlim_max};
@@ -198,7 +198,7 @@ TEST_CASE("files/json: text that is not a JSON object is refused in one line wit
 
 TEST_CASE("files/json: hostile text costs neither time nor memory") {
     const JsonLimits large = {.bytes = 100'000'000};
-    auto megabytes = [] {  // the process's largest size so far
+    auto megabytes = [] {  // the process's peak memory so far
         struct rusage usage;
         ::getrusage(RUSAGE_SELF, &usage);
         return usage.ru_maxrss / 1024;

@@ -1,4 +1,4 @@
-// A kernel written in PTX for a test.
+// Kernels that tests write in PTX.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@ namespace teon::test {
 
 using namespace teon::gpusim;
 
-// The body finds its thread in %r0, and the addresses of its own 32-bit element in %d0 (out) and %d1 (in). Registers:
-// %p0-8, %h0-8 (16 bits), %r0-39, %f0-39, %d0-19, %g0-9 (doubles). `declarations` stand before the kernel. The
-// parameter `map` is a tensor map of `in`.
+// A kernel with this body. At its start, %r0 is the thread's index, and %d0 and %d1 are the addresses of the thread's
+// own 32-bit element of `out` and `in`. Registers: %p0-8, %h0-8 (16 bits), %r0-39, %f0-39, %d0-19, %g0-9 (doubles).
+// `declarations` precede the kernel. The kernel's parameter `map` is a tensor map of `in`.
 class PtxKernel {
 public:
     explicit PtxKernel(const std::string& body, const std::string& declarations = "", const TensorMap& map = {})
@@ -42,7 +42,7 @@ public:
         program_ = decode(module_, {}, "kernel");
     }
 
-    // What the kernel leaves in `out`, whose values before are those of `in`.
+    // Runs the kernel with `out` initialized to the values of `in`, and returns `out`.
     std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts = nullptr) const {
         std::vector<uint32_t> out = in;
         const void *out_address = out.data(), *in_address = in.data();
@@ -64,7 +64,7 @@ public:
         return run(in, launch);
     }
 
-    // The error of a launch with `threads` threads; "" if there is none.
+    // Returns the error of a launch with `threads` threads, "" if there is none.
     std::string error(uint32_t threads, Launch launch = {}) const {
         launch.block.x = threads;
         try {

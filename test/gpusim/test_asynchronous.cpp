@@ -1,4 +1,4 @@
-// What sm_90a adds: mbarriers, named barriers, copies of tensors and products of warpgroups, and their checks.
+// Tests of mbarriers, named barriers, tensor copies and warpgroup products (sm_90a), and of their checks.
 #include <bit>
 
 #include "test/gpusim/ptx_kernel.h"
@@ -42,7 +42,7 @@ void check(const std::vector<Case>& cases, const TensorMap& map = {}) {
     }
 }
 
-// %r1: the buffer; thread 0 makes an mbarrier of `count` arrivals at byte 0. %p1: a thread of warp 0.
+// Thread 0 (%p0) initializes an mbarrier of `count` arrivals at byte 0 of the buffer (%r1). %p1 is set in warp 0.
 std::string with_mbarrier(int count, const std::string& fence = "fence.mbarrier_init.release.cluster;") {
     return fmt::format(
         "mov.u32 %r1, buffer; setp.eq.u32 %p0, %r0, 0; setp.lt.u32 %p1, %r0, 32;"
@@ -56,7 +56,7 @@ std::string wait(int parity = 0) {
 const std::string kArrive = "mbarrier.arrive.shared::cta.b64 _, [%r1];";
 const std::string kOwn = "shl.b32 %r2, %r0, 2; add.u32 %r2, %r1, %r2;";
 
-// A tensor of bf16 in rows of 64, of which a copy brings `rows`.
+// A tensor of `extent` rows of 64 bf16. One copy transfers `rows` rows.
 TensorMap rows_of_64(uint32_t extent, uint32_t rows, uint16_t swizzle) {
     TensorMap map;
     map.rank = 2;
@@ -67,7 +67,7 @@ TensorMap rows_of_64(uint32_t extent, uint32_t rows, uint16_t swizzle) {
     map.box[0] = 64, map.box[1] = rows;
     return map;
 }
-// Thread 0 copies `rows` of them, from row `first` on, to byte 1024 of the buffer.
+// Thread 0 copies `rows` rows, from row `first` on, to byte 1024 of the buffer.
 std::string copy_rows(int rows, int first = 0, int expected = -1) {
     return fmt::format(
         "mov.b64 %d4, map; cvta.param.u64 %d5, %d4; add.u32 %r3, %r1, 1024; mov.u32 %r4, 0; mov.u32 %r5, {};"
@@ -168,7 +168,7 @@ TEST_CASE("gpusim/asynchronous: a copy of a tensor's tile is swizzled, and zero 
     for (uint16_t swizzle : {0, 32, 64, 128}) {
         Launch launch;
         launch.block.x = 64;
-        // Thread t reads word t of row 9 of the tile, which is row 10 of the tensor, and of row 10, which it lacks.
+        // The 64 threads read rows 9 and 10 of the tile, one word each: row 10 of the tensor, and a row beyond its end.
         const PtxKernel k(with_mbarrier(1) + copy_rows(16, 1) + wait() +
                               "shl.b32 %r6, %r0, 2; add.u32 %r6, %r6, %r3; ld.shared.u32 %r7, [%r6+1152]; "
                               "st.global.u32 [%d0], %r7;",
@@ -213,12 +213,12 @@ std::string registers(int n, const char* name = "%f") {
     for (int k = 0; k < n; ++k) list += fmt::format("{}{}{}", k ? ", " : "", name, k);
     return list;
 }
-// A product of 64 rows at byte 1024 and N columns at byte `b`.
+// A product of 64 rows and N columns. A is `a`, a descriptor or registers; B is the descriptor %d7.
 std::string product(int N, const std::string& a, int trans_b, const std::string& scale = "1") {
     return fmt::format("wgmma.mma_async.sync.aligned.m64n{}k16.f32.bf16.bf16 {{{}}}, {}, %d7, {}, 1, 1, {}{};", N,
                        registers(N / 2), a, scale, a[0] == '{' ? "" : "0, ", trans_b);
 }
-// %d6, %d7: the descriptors of A at byte 1024 and B behind its 64 rows.
+// Sets %d6 and %d7 to the descriptors of A, at byte 1024, and of B, after A's 64 rows.
 const std::string kDescriptors =
     "add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d6, %r6; or.b64 %d6, %d6, 0x4000004000000000;"
     "add.s64 %d7, %d6, 512;";
@@ -228,7 +228,7 @@ const std::string kFence = "wgmma.fence.sync.aligned;", kCommit = "wgmma.commit_
 }  // namespace
 
 TEST_CASE("gpusim/asynchronous: wgmma multiplies swizzled tiles, and registers") {
-    // Rows 0 to 63 are A; behind them come 64 columns of B of 16 k, or 16 k of 64 columns.
+    // Rows 0 to 63 are A. The rows after them are B: 64 columns of 16 k or, if trans_b, 16 k of 64 columns.
     std::vector<uint32_t> in(8192);
     const auto value = [](int row, int column) { return (row * 7 + column * 3) % 11 - 5; };
     for (int row = 0; row < 128; ++row)
@@ -236,7 +236,7 @@ TEST_CASE("gpusim/asynchronous: wgmma multiplies swizzled tiles, and registers")
             in[static_cast<size_t>(row * 32 + pair)] = two_bf16(value(row, 2 * pair), value(row, 2 * pair + 1));
     for (const bool trans_b : {false, true}) {
         for (const bool from_registers : {false, true}) {
-            const std::string load =  // A's fragment, of k from 16 to 31
+            const std::string load =  // A's fragment for k from 16 to 31
                 "and.b32 %r7, %r0, 3; shr.u32 %r8, %r0, 2; and.b32 %r8, %r8, 7; shr.u32 %r9, %r0, 5;"
                 "mad.lo.s32 %r8, %r9, 16, %r8; mad.lo.s32 %r8, %r8, 32, %r7; mul.wide.u32 %d8, %r8, 4;"
                 "add.s64 %d8, %d8, %d19; ld.global.u32 %r20, [%d8+32]; ld.global.u32 %r21, [%d8+1056];"

@@ -1,4 +1,4 @@
-// Each check of the modelled GPU finds its fault and names the place, and does not find it in the right kernel.
+// Tests that each check of the modelled GPU finds its fault and names the place, and passes a correct kernel.
 #include "cpu/error.h"
 #include "gpusim/limits.h"
 #include "test/gpusim/ptx_kernel.h"
@@ -11,9 +11,9 @@ namespace {
 const std::string kShared = ".shared .align 16 .b8 buffer[4096];";
 // %r2: the address of the thread's own element in shared memory.
 const std::string kOwn = "mov.u32 %r1, buffer; shl.b32 %r2, %r0, 2; add.u32 %r2, %r1, %r2;";
-// All of it is written before: who reads too early then races, in every order.
+// Writes each element once before, so that a read that is too early is a race in every order, not uninitialized.
 const std::string kStore = kOwn + "st.shared.u32 [%r2], 1; bar.sync 0; st.shared.u32 [%r2], %r0;";
-// The neighbour's: of lane ^ 1, and of the warp beside.
+// Load the element of a neighbour: of lane ^ 1, and of the other warp of a pair.
 const std::string kLoadLane = "xor.b32 %r3, %r2, 4; ld.shared.u32 %r4, [%r3];";
 const std::string kLoadWarp = "xor.b32 %r3, %r2, 128; ld.shared.u32 %r4, [%r3];";
 
@@ -157,7 +157,7 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
         const PtxKernel& kernel;
         Extent3 grid, block;
         size_t dynamic, granted;
-        const char* expected;  // "": it is taken
+        const char* expected;  // "": accepted
     };
     for (const Case& c : {Case{small, {1, 65535, 65535}, {1024, 1, 1}, 0, 0, ""},
                           {small, {1, 65536, 1}, {1, 1, 1}, 0, 0, "a grid of 1 x 65536 x 1 blocks"},
@@ -185,7 +185,7 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
     }
 }
 
-// Both blocks read before either writes, which no order shows that runs one block after the other.
+// Both blocks read before either writes. An order that runs one block after the other cannot show this.
 TEST_CASE("gpusim/checks: blocks run by turns in random orders") {
     const PtxKernel k(R"(
         ld.global.u32 %r1, [%d18]; add.u32 %r2, %r1, 1;

@@ -1,4 +1,4 @@
-// What kernels execute and access, by counts that follow from the text of the kernel.
+// Counts of instructions and of memory accesses, compared with those that follow from the kernel's text.
 #include "base/check.h"
 #include "gpusim/opcodes.h"
 #include "test/gpusim/ptx_kernel.h"
@@ -8,7 +8,7 @@ namespace teon::test {
 
 namespace {
 
-// Of the first instruction with this opcode, after a launch of `threads` threads in each of `blocks` blocks.
+// Returns the count of the first instruction with this opcode, for a launch of `blocks` blocks of `threads` threads.
 Count count_of(const PtxKernel& kernel, const std::string& opcode, uint32_t threads, uint32_t blocks = 1) {
     Launch launch;
     launch.block.x = threads;
@@ -24,7 +24,7 @@ Count count_of(const PtxKernel& kernel, const std::string& opcode, uint32_t thre
 }  // namespace
 
 TEST_CASE("gpusim/counts: executions of a loop, by warps and by lanes") {
-    // Thread t goes round t % 4 + 1 times.
+    // Thread t runs the loop t % 4 + 1 times.
     const PtxKernel kernel(R"(
         and.b32 %r1, %r0, 3;
     loop:
@@ -49,7 +49,7 @@ TEST_CASE("gpusim/counts: sectors of device memory") {
         const char *type, *to;
         uint64_t sectors, at_least;
     };
-    // The test's memory begins at a multiple of 16 bytes, so consecutive words may lie in a sector more.
+    // The test's memory begins at a multiple of 16 bytes, so an access may touch one more sector of 32 bytes.
     for (const Case& c : {Case{4, "u32", "%r3", 4, 4},
                           {8, "u32", "%r3", 8, 4},
                           {32, "u32", "%r3", 32, 4},

@@ -138,7 +138,7 @@ TEST_CASE("gpusim/instructions: blocks, barriers and shared memory turn a grid's
     }
 }
 
-// A of ones at its diagonal gives B back; fragments as the manual's figures show them.
+// With the identity as A, the product is B. The fragments are those of the manual's figures.
 TEST_CASE("gpusim/instructions: mma") {
     const PtxKernel k(R"(
         shr.u32 %r1, %r0, 2; and.b32 %r2, %r0, 3;               // row or column of the fragment, its pair
@@ -151,7 +151,8 @@ TEST_CASE("gpusim/instructions: mma") {
             {%f4, %f4, %f4, %f4};
         mov.b32 %r9, %f5; st.global.u32 [%d0], %r9;)");
     const auto out = k.run(count(32));
-    // D[row][column] of row = lane / 4, column = 2 (lane % 4) is 1 + B[row][column], which lane 4 column + row / 2 has.
+    // Lane l stores D[row][column] = 1 + B[row][column] with row = l / 4, column = 2 (l % 4). Lane 4 column + row / 2
+    // holds that element of B.
     for (uint32_t l = 0; l < 32; ++l) {
         const uint32_t row = l / 4, column = 2 * (l % 4), holder = 4 * column + row / 2;
         REQUIRE(out[l] == bits(1.0f + static_cast<float>(holder + (row % 2 ? 64 : 0))));

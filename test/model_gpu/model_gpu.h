@@ -1,4 +1,4 @@
-// The modelled GPU, for tests of what only it shows, and what a device has been asked for.
+// Access to the modelled GPU, for tests of behaviour that only it shows, and to the device's counters.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace teon::test {
 
 #if defined(TEON_CUDA)
 
-// Null on a real GPU.
+// Returns the modelled GPU's controls, null on a real GPU.
 inline const gpusim::Control* model_gpu() {
     static const auto find = reinterpret_cast<decltype(&cudaModelControl)>(dlsym(RTLD_DEFAULT, "cudaModelControl"));
     return find ? find() : nullptr;
@@ -26,7 +26,7 @@ inline const gpusim::Control* model_gpu() {
 #define NEEDS_MODEL_GPU() \
     if (!teon::test::model_gpu()) SKIP_TEST("only a modelled GPU shows it")
 
-// A different order of streams for the life of this object.
+// Sets a different order of streams during the object's lifetime.
 struct ScopedOrder {
     explicit ScopedOrder(const std::string& order) : before(model_gpu()->set_order(order)) {}
     ~ScopedOrder() { model_gpu()->set_order(before); }
@@ -34,7 +34,7 @@ struct ScopedOrder {
     std::string before;
 };
 
-// What the device has been asked for; null on a real GPU, which does not count it.
+// Returns the counts of calls to the device, null on a real GPU, which does not count them.
 inline const cpu::Counters* counters() { return model_gpu() ? model_gpu()->counters : nullptr; }
 
 #else

@@ -1,4 +1,5 @@
-// What a capture forbids other threads, as NVIDIA's "CUDA Runtime API" says of cudaThreadExchangeStreamCaptureMode.
+// The calls that a capture forbids to other threads, as NVIDIA's "CUDA Runtime API" documents them under
+// cudaThreadExchangeStreamCaptureMode.
 #include <cuda_runtime.h>
 
 #include <thread>

@@ -1,4 +1,4 @@
-// What the modelled GPU demands of a product, as the documentation of cuBLASLt does.
+// The modelled GPU's requirements for a product, which are those of cuBLASLt's documentation.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ public:
     void set(cublasLtMatmulDescAttributes_t attribute, T value) {
         REQUIRE(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS);
     }
-    // Asks the heuristic, and promises it this alignment of A.
+    // Asks the heuristic for an algorithm, and promises it this alignment of A in bytes.
     cublasStatus_t choose(uint32_t alignment = 256) {
         cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment,
                                              sizeof alignment);
@@ -46,7 +46,7 @@ public:
         algorithm_ = found.algo;
         return status;
     }
-    // With an A that begins `offset` elements behind an aligned one.
+    // Runs the product with an A that begins `offset` elements after an aligned address.
     cublasStatus_t run(int64_t offset = 0, Buffer<float>* workspace = nullptr) {
         const float one = 1, zero = 0;
         const teon::Stream stream;
@@ -68,7 +68,7 @@ private:
     cublasLtMatmulAlgo_t algorithm_ = {};
 };
 
-// The status of a product with GELU, or of its heuristic if that already refuses.
+// Returns the status of a product with GELU, or of its heuristic if that fails.
 cublasStatus_t gelu(cublasLtEpilogue_t epilogue, void* aux, int64_t ld_aux, int batch = 1) {
     Product p(epilogue, batch);
     p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
@@ -102,9 +102,9 @@ TEST_CASE(
     REQUIRE(one.choose(16) == CUBLAS_STATUS_SUCCESS);
     REQUIRE(one.run() == CUBLAS_STATUS_SUCCESS);
     REQUIRE(one.run(4) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(one.run(2) == CUBLAS_STATUS_INVALID_VALUE);  // the second call, of an algorithm that was kept
+    REQUIRE(one.run(2) == CUBLAS_STATUS_INVALID_VALUE);  // a later call of the same algorithm
     REQUIRE(Product(CUBLASLT_EPILOGUE_DEFAULT, 2, 64).choose() == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(Product(CUBLASLT_EPILOGUE_DEFAULT, 2, 68).choose(16) == CUBLAS_STATUS_INVALID_VALUE);  // B's, C's, D's: 256
+    REQUIRE(Product(CUBLASLT_EPILOGUE_DEFAULT, 2, 68).choose(16) == CUBLAS_STATUS_INVALID_VALUE);  // B, C, D: 256
 
     const Buffer<float> bias(16);
     Product biased(CUBLASLT_EPILOGUE_BIAS);
@@ -117,7 +117,7 @@ TEST_CASE(
 
 namespace {
 
-// The heuristic's verdict on D = A^T B of 32 x 32 matrices in FP8, and what is changed of it.
+// A product D = A^T B of 32 x 32 FP8 matrices. verdict() returns the heuristic's status for it.
 struct Fp8Problem {
     cudaDataType_t a = CUDA_R_8F_E4M3, b = CUDA_R_8F_E4M3, c = CUDA_R_16BF, d = CUDA_R_16BF;
     cublasOperation_t trans_a = CUBLAS_OP_T, trans_b = CUBLAS_OP_N;

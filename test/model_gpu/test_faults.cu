@@ -1,8 +1,8 @@
-// Faults of the host's code that a GPU would show rarely or not at all, planted into small programs that do what this
-// one does: the modelled GPU must find each, by name, and the same program without the fault must pass in every order.
-// (Faults in kernels: test/gpusim/plant_faults.py.)
+// Plants faults of host code that a GPU would show rarely or not at all into small functions that work like the
+// trainer's. On the modelled GPU each fault must cause the expected error, and the same function without the fault must
+// pass in every order. (Faults in kernels: test/gpusim/plant_faults.py.)
 //
-// A program that cannot go on after its fault runs in a process of its own: this program again, with TEON_FAULT=name.
+// A function that cannot continue after its fault runs in a process of its own: this program with TEON_FAULT=name.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 
@@ -69,7 +69,7 @@ cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(strea
 
 // ---- missing waits -------------------------------------------------------------------------------------------------
 
-// A step's metrics, read back through pinned memory.
+// Reads a step's metrics back through pinned memory.
 void read_metrics(bool planted) {
     Stream stream;
     Event end;
@@ -84,8 +84,8 @@ void read_metrics(bool planted) {
     }
 }
 
-// Batches through `slots` pinned and device buffers and a stream for copies, as the loader does it. The faults leave
-// out one wait each.
+// Copies batches through kSlots pinned and device buffers on a stream for copies, as the loader does. Each fault leaves
+// out one wait or record.
 enum class Wait { none, host_for_copy, copy_for_use, use_for_copy, recorded };
 void load(Wait missing) {
     Stream stream, copies;
@@ -99,7 +99,7 @@ void load(Wait missing) {
     for (int batch = 0; batch < kBatches; ++batch) results.emplace_back(kN);
     for (int batch = 0; batch < kBatches; ++batch) {
         Slot& slot = slots[batch % kSlots];
-        if (missing != Wait::host_for_copy) slot.copied.synchronize();  // before the host overwrites what it copies
+        if (missing != Wait::host_for_copy) slot.copied.synchronize();  // before the host overwrites the copy's source
         std::fill_n(slot.pinned.data(), kN, static_cast<float>(batch));
         if (missing != Wait::copy_for_use) slot.passed.make_wait(copies);
         upload(slot.device.data(), slot.pinned.data(), kN, copies);
@@ -117,8 +117,8 @@ void copy_into_use(bool planted) { load(planted ? Wait::copy_for_use : Wait::non
 void use_before_copy(bool planted) { load(planted ? Wait::use_for_copy : Wait::none); }
 void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none); }
 
-// What blocks save, to the host and back through buffers that they use in turn, as ActivationOffload does it for two
-// micro-batches. The faults leave out one wait each.
+// Moves the activations that blocks save to the host and back through buffers that the blocks use in turn, for two
+// micro-batches, as ActivationOffload does. Each fault leaves out one wait.
 enum class Move { none, computed, stored, fetched, freed };
 void offload(Move missing) {
     Stream compute, copies;
@@ -163,7 +163,7 @@ void overwritten_before_stored(bool planted) { offload(planted ? Move::stored : 
 void used_before_fetched(bool planted) { offload(planted ? Move::fetched : Move::none); }
 void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none); }
 
-// Gradients that another stream (a communicator's) changes in place between the backward pass and the optimizer.
+// Another stream (a communicator's) changes gradients in place between the backward pass and the optimizer.
 void exchange(bool begin, bool join) {
     Stream stream, own;
     Event ready, done;
@@ -231,15 +231,15 @@ void freed_twice(bool planted) {
     if (planted) check(cudaFree(p));
 }
 
-// A kernel whose grid is for more elements than there are.
+// Launches a kernel for more elements than there are.
 void beyond_the_end(bool planted) {
     Stream stream;
-    Buffer<float> a(1024);  // its end is an end of a page, so that nothing is hidden by alignment
+    Buffer<float> a(1024);  // ends at the end of a page, so that alignment hides nothing
     fill(a.data(), 1.0f, planted ? 1025 : 1024, stream);
     stream.synchronize();
 }
 
-// The same within the bytes that alignment adds.
+// Likewise, within the bytes that alignment adds.
 void into_the_padding(bool planted) {
     Stream stream;
     {
@@ -261,7 +261,7 @@ void wrong_direction(bool planted) {
     stream.synchronize();
 }
 
-// Pageable memory whose copy is taken to have been waited for.
+// Reads pageable memory as if its download had been waited for.
 void pageable_download(bool planted) {
     Stream stream;
     Buffer<float> a(kN);
@@ -345,7 +345,7 @@ void more_shared_memory(bool planted) {
     stream.synchronize();
 }
 
-// As by a thread that has not chosen its device.
+// Launches a kernel as a thread that has not chosen its device would.
 void other_device(bool planted) {
     Stream stream;
     Buffer<float> out(kN);
@@ -356,7 +356,7 @@ void other_device(bool planted) {
 
 struct Fault {
     const char* name;
-    const char* found;  // in what the fault is found by
+    const char* found;  // part of the error that the fault causes
     void (*program)(bool planted);
     bool ends_process = false;
     const char* environment = "";  // of that process
@@ -391,7 +391,7 @@ constexpr Fault kFaults[] = {
     {"a kernel on a stream of another device", "stream is of device 0", other_device, true, "CUDA_VISIBLE_DEVICES=0,1"},
 };
 
-// What finds the planted fault, in this order; empty: nothing does.
+// Runs the function with its fault in this order. Returns the error or the process's output, "" if nothing fails.
 std::string find(const Fault& fault, const std::string& order) {
     test::model_gpu()->set_order(order);
     if (!fault.ends_process) {

@@ -1,5 +1,5 @@
-// What the modelled GPU does with streams, copies and memory that the CPU's own runtime does not: work is late or in
-// any legal order, and memories are apart.
+// Behaviour of streams, copies and memory on the modelled GPU that the CPU's own runtime does not have: work runs late
+// or in any legal order, and the memories of host and device are separate.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ __global__ void note_kernel(int* log, int what) {
     log[1 + log[0]++] = what;
 }
 
-// What kernels have noted, in the order in which they ran.
+// The notes of kernels, in the order in which the kernels ran.
 struct Log {
     Buffer<int> memory{100};
 
@@ -59,11 +59,11 @@ TEST_CASE("model_gpu/streams: a stream keeps its order, and events order streams
         log.note(a, 1);
         log.note(a, 2);
         after_a.record(a);
-        log.note(a, 6);  // anywhere from here on
+        log.note(a, 6);  // may run at any time from here on
         after_a.make_wait(b);
         log.note(b, 3);
         after_b.record(b);
-        after_a.record(a);  // recorded anew: what waits already does not see it
+        after_a.record(a);  // recorded again: waits that are queued already ignore it
         after_b.make_wait(a);
         log.note(a, 7);
         std::vector<int> found = log.read();
@@ -154,15 +154,15 @@ TEST_CASE("model_gpu/streams: pinned memory is read and written late, pageable m
 
     fill(pinned, 1);
     upload(device.data(), pinned.data(), 4, stream);
-    fill(pinned, 2);  // too early
+    fill(pinned, 2);  // too early: the upload has not run
     download(pageable.data(), device.data(), 4, stream);
-    REQUIRE(pageable == std::vector<float>(4, 2));  // waited for
+    REQUIRE(pageable == std::vector<float>(4, 2));  // the download is waited for
 
     fill(pageable, 3);
     upload(device.data(), pageable.data(), 4, stream);
-    fill(pageable, 4);  // the copy has what it needs
+    fill(pageable, 4);  // the upload has read its source already
     download(pinned.data(), device.data(), 4, stream);
-    REQUIRE(std::isnan(pinned[0]));  // not yet
+    REQUIRE(std::isnan(pinned[0]));  // the download has not run
     stream.synchronize();
     REQUIRE(pinned[0] == 3);
 

@@ -68,7 +68,7 @@ TEST_CASE("options/config_file: TOML as its specification has it") {
     };
     for (const auto& [text, says] : bad) {
         INFO(text);
-        std::string key;  // a dotted one is the name of no flag
+        std::string key;  // a dotted key is read, but is the name of no flag
         const std::string message = error_of<UsageError>([&] { key = parse_toml(text, "x.toml")[0].key; });
         REQUIRE(contains(message + key, says));
     }
@@ -83,5 +83,5 @@ TEST_CASE("options/config_file: twice as many lines take about twice as long") {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
     time_of(500);
-    REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many; 1600 times if it were quadratic
+    REQUIRE(time_of(20'000) < 400 * time_of(500));  // 40 times as many lines; quadratic would be 1600 times
 }

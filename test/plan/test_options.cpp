@@ -21,7 +21,7 @@ std::vector<std::string> commands(const std::string& text) {
     return parts;
 }
 
-// A plan needs no data, so that what is wrong with these flags is the flags.
+// Adds --plan-only. A plan needs no data, so any error is about the other flags.
 std::vector<std::string> with_plan(std::vector<std::string> flags) {
     flags.push_back("--plan-only");
     return flags;
@@ -110,7 +110,7 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         REQUIRE(!contains(said, "\n"));
     };
     for (const Case& c : cases) check(c.flags, c.says);
-    // The last flag and its value, and what else is said.
+    // The last flag with its value, and another part of the message.
     const std::pair<const char*, const char*> values[] = {
         {"--layers 0", "between 1 and"},
         {"--attention fast", "auto, gemm, flash"},
@@ -294,13 +294,13 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     const Options resumed = *parse({"--resume", "--out", folder.path()});
     same(resumed);
     REQUIRE(resumed.out == folder.path());
-    REQUIRE(resumed.micro_batch == 0);  // the checkpoint's, if the ranks are as many
+    REQUIRE(resumed.micro_batch == 0);  // the checkpoint's, if the number of ranks is the same
     REQUIRE(resumed.eval_every == 9);
     REQUIRE(changed_options(kGpt2, nlohmann::json::parse(std::ifstream(path))["options"], resumed).empty());
     const Options shorter = *parse({"--resume", "--out", folder.path(), "--tokens", "1e6"});
     REQUIRE(shorter.tokens == 1'000'000);
     REQUIRE(shorter.steps == 0);
-    // A run that resumes takes its own flags, and nothing of the run with whose config.json it began.
+    // A resumed run takes its own flags, and nothing from another run's config.json that it began with.
     save({"--data", "x", "--steps", "500", "--keep-last", "3"});
     const std::string other = folder / "other.json";
     const nlohmann::json began = options_json(kGpt2, *parse(words("--data x --tokens 1e9 --layers 2 --micro-batch 4")));
@@ -318,13 +318,13 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
         REQUIRE(own.micro_batch == 0);
         REQUIRE(own.optimizer.lr == 0.5f);
     }
-    // A prompt of one kind replaces the run's of the other.
+    // A prompt of one kind replaces the run's prompt of the other kind.
     save({"--data", "x", "--sample-every", "5", "--prompt-tokens", "1,2"});
     REQUIRE(parse({"--config", path})->sampling.prompt_tokens == std::vector<int>{1, 2});
     REQUIRE(parse({"--config", path, "--prompt", "text"})->sampling.prompt_tokens.empty());
     save({"--data", "x", "--sample-every", "5", "--prompt", "text"});
     REQUIRE(parse({"--config", path, "--prompt-tokens", "1,2"})->sampling.prompt.empty());
-    // What followed another flag in the run follows it here.
+    // Values that followed another flag in the run follow it here, too.
     save({"--data", "x", "--schedule", "cosine"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.1f);
     REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 3.0f);
@@ -339,7 +339,7 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     // A learning rate that happens to be another optimizer's default is kept.
     save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
-    // What AdamW's resolved values are to Muon is no contradiction.
+    // The resolved values that an AdamW run stores for Muon's flags are accepted.
     save({"--data", "x"});
     REQUIRE(parse({"--config", path})->optimizer.method == Method::adamw);
 
@@ -411,7 +411,7 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
         const std::vector<std::string> flags = words(flag), found = changed({}, flags);
         REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
                                      ? 2
-                                     : 1));  // with what follows from it
+                                     : 1));  // the flag, and perhaps a value that follows from it
         REQUIRE(found[0].find(flags[0] + " ") == 0);
         REQUIRE(contains(found[0], "(was "));
     }

@@ -46,9 +46,9 @@ TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 
                          true, int64_t{1} << 40);
     };
     REQUIRE(memory_bytes(plan(8192, "flash")) < 80'000'000'000);
-    // Linear in T: twice the context is twice the activations, but for the logits and what does not depend on T.
+    // Linear in T: twice the context takes twice the activations, except for the logits and parts independent of T.
     REQUIRE(plan(8192, "flash").activations.total_bytes() <= 2 * plan(4096, "flash").activations.total_bytes());
-    // Scores of 128 rows at a time, twice in float and twice in bf16.
+    // The scores of 128 rows at a time, two copies in float and two in bf16.
     REQUIRE(memory_bytes(plan(8192, "gemm")) > memory_bytes(plan(8192, "flash")) + int64_t{12} * 128 * 8192 * 12);
     REQUIRE(contains(plan_report(plan(1024, "flash")), "attention   flash"));
 }
@@ -80,8 +80,8 @@ TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer 
         flags.insert(flags.end(), {"--matmul-dtype", "fp8"});
         return plan(flags, ranks).activations.total_bytes() - without;
     };
-    // Twice the weights of a layer, an input of the MLP's width, a gradient twice; and a scale and a maximum per
-    // tensor, 4 x 3 of each, in 256 bytes.
+    // Two copies of a layer's weights, one of an input of the MLP's width and two of a gradient of that width. Also a
+    // scale and a maximum for each of 4 x 3 tensors, in 256 bytes each.
     REQUIRE(extra({}, 1) == L * 2 * 12 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
     REQUIRE(extra({"--shard", "all"}, 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
     REQUIRE(contains(plan_report(plan({"--matmul-dtype", "fp8"})), "in FP8: e4m3, gradients e5m2"));
@@ -181,7 +181,7 @@ TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and h
     REQUIRE(memory_bytes(plan_of(offloads, 42)) == memory_bytes(plan));
     offloads.back() = "3";
     REQUIRE_THROWS_WITH(plan_of(offloads, 42), ContainsSubstring("--recompute block --offload-blocks 3, but"));
-    // On a CPU the host's memory is the same memory.
+    // On a CPU, host and device memory are the same.
     const RunPlan cpu = plan_of({"--offload", "activations", "--offload-blocks", "3"}, 200, false);
     REQUIRE(cpu.host_memory.empty());
     REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of({}, 200, false)));

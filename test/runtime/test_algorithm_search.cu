@@ -13,7 +13,8 @@ using namespace teon::test;
 
 namespace {
 
-// Three products, of which the last two are of one kind, each of the second kind adding to C. The bits of both C.
+// Computes three products: one that overwrites its C, and two of another kind that add to another C. Returns the bytes
+// of both C.
 std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
     const int n = 64;
     Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);

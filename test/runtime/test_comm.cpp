@@ -1,5 +1,5 @@
-// What several ranks do with each other. These test cases are hidden from an ordinary run of the test program:
-// test_ranks.py starts it on several numbers of ranks and asks for the tag [ranks], or for one of the planted faults.
+// Operations of several ranks. These test cases are hidden from an ordinary run of the test program: test_ranks.py runs
+// it with several numbers of ranks, and selects the tag [ranks] or one of the planted faults.
 #include "runtime/comm.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using namespace teon::test;
 
 namespace {
 
-// MPI can be started once in a process.
+// One for the whole process, because MPI can be initialized only once.
 Context& context() {
     static Context c;
     return c;
@@ -34,7 +34,7 @@ Context& context() {
 
 bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
 
-// What rank r holds: magnitudes so different that the order of a sum shows in its bits.
+// Returns rank r's values. Their magnitudes differ so much that the bits of a sum depend on its order.
 std::vector<float> values_of(int r, int64_t n, uint64_t seed) {
     std::vector<float> x = random_values<float>(n, seed + 100 * static_cast<uint64_t>(r));
     for (float& value : x) value *= r % 2 ? 4096.0f : 1.0f;
@@ -97,7 +97,7 @@ TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives kee
 
 TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
     Comm& comm = *context().comm;
-    // NCCL sums more than two numbers in an order of its own: an error of n - 1 additions.
+    // NCCL chooses the order in which it sums more than two numbers: allow the error of ranks - 1 additions.
     const bool in_order = on_cpus() || comm.size() <= 2;
     for (int64_t n : {1, 31, 33, 4097, 100003}) {
         const std::vector<float> own = values_of(comm.rank(), n, 7);
@@ -140,7 +140,8 @@ TEST_CASE("runtime/comm: a sum in bf16 is rounded after each addition", "[.][ran
                 size[i] = std::abs(size[i]) + std::abs(float{more[i]});
             }
         }
-        // NCCL sums more than two numbers in an order of its own: n - 1 roundings to 8 bits, here and there.
+        // NCCL chooses the order in which it sums more than two numbers: allow ranks - 1 roundings to 8 bits on each
+        // side.
         const float tolerance = on_cpus() || comm.size() <= 2 ? 0 : 0x1p-7f * static_cast<float>(comm.size() - 1);
         for (const Part& part : parts)
             for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
@@ -163,7 +164,7 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
         comm.all_reduce_sum(sum.data(), n, stream);
         Guarded<float> mine(values_of(comm.rank(), n, 5), stream);
         comm.all_gather(gathered.data(), mine.data(), n, DType::f32, stream);
-        comm.join(stream);  // three operations under way at once
+        comm.join(stream);  // three operations are in flight at once
         const std::vector<bf16> received = b.get();
         for (const Part& part : parts) {
             const std::vector<bf16> of_root = random_values<bf16>(n, 1 + part.root);
@@ -171,7 +172,7 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
                      std::memcmp(&received[part.offset], &of_root[part.offset], part.size * sizeof(bf16)) == 0));
         }
         const std::vector<float> sums = sum.get(), all = gathered.get();
-        if (on_cpus() || comm.size() <= 2)  // else as NCCL pleases
+        if (on_cpus() || comm.size() <= 2)  // otherwise NCCL chooses the order
             for (int64_t i : {int64_t{0}, n / 2, n - 1}) REQUIRE(sums[i] == sum_in_order(comm.size(), n, i, 3));
         for (int r = 0; r < comm.size(); ++r) {
             const std::vector<float> of_rank = values_of(r, n, 5);
@@ -233,7 +234,7 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
                                            {DType::f32, int64_t{1} << 30},
                                            {DType::bf16, int64_t{1}},
                                            {DType::bf16, int64_t{1} << 30}}) {
-        // Integers: their sums are exact, in bf16 too. The gaps between rows stay zero.
+        // Sums of these integers are exact, also in bf16. The gaps between rows stay zero.
         std::vector<float> own(n, 0.0f), sum(n, 0.0f);
         for (int r = 0; r < ctx.comm->size(); ++r)
             for (const ParamRow& row : params.table().rows())
@@ -264,7 +265,7 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
 
 namespace {
 
-// The sum over ranks of a number that float holds exactly, as does every partial sum.
+// Returns the sum of `own` over all ranks. float must represent `own` and every partial sum exactly.
 double total(double own) {
     Buffer<float> x(1);
     float value = static_cast<float>(own);
@@ -305,7 +306,7 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
             download(w.data(), params.master_all(), params.table().size(), ctx.stream);
             return w;
         };
-        // A weight of the last rank's copy that another rank owns: that one's broadcast repairs it.
+        // Damages a weight in the last rank's copy that another rank owns. The owner's broadcast repairs it.
         const std::vector<Part> parts = optimizer.ownership().all();
         const Part foreign = *std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.root != last; });
         const std::vector<float> before = weights();
@@ -315,8 +316,8 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         trainer.step();
         StepMetrics m = *trainer.finish();
         REQUIRE(m.skip == kSkipNonfinite);
-        // All ranks together send each gradient and each new weight to or from N - 1 ranks; the rest is losses, the
-        // norm and the gaps of fewer than 64 elements between rows.
+        // In total, N - 1 ranks send each gradient to its owner, and the owner sends each new weight to N - 1 ranks.
+        // The rest is losses, the norm and the gaps of fewer than 64 elements between rows.
         int64_t elements = 0;
         for (const ParamRow& row : params.table().rows()) elements += row.size();
         const double minimum = 2.0 * sizeof(float) * static_cast<double>(elements * last);
@@ -333,7 +334,7 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         REQUIRE(trainer.control().updates == 1);
         REQUIRE(weights() != before);
         check_same_on_all_ranks(params, ctx);
-        // And the wish of one rank to stop is known to all with the next step.
+        // After the next step, all ranks know that one rank requests a stop.
         REQUIRE(!m.stop);
         if (ctx.comm->rank() == last) trainer.request_stop();
         trainer.step();
@@ -343,7 +344,7 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
 
 namespace {
 
-// What rank 0 and rank 1 queue as their first operation; then both wait for it.
+// Queues zero() on rank 0 and one() on rank 1 as their first operation, and waits for it.
 using Operation = std::function<void(float*)>;
 void disagree(const Operation& zero, const Operation& one) {
     Buffer<float> x(10);
@@ -360,18 +361,18 @@ Operation broadcast(DType dtype) {
 
 }  // namespace
 
-// On a GPU these hang or corrupt memory. Each ends its process.
+// On a GPU these faults hang or corrupt memory. Each fault ends its process.
 TEST_CASE("runtime/comm: fault: kind", "[.][fault]") { disagree(reduce({{0, 5, 0}}), broadcast(DType::f32)); }
 TEST_CASE("runtime/comm: fault: count", "[.][fault]") { disagree(reduce({{0, 5, 0}}), reduce({{0, 4, 0}})); }
 TEST_CASE("runtime/comm: fault: type", "[.][fault]") { disagree(broadcast(DType::f32), broadcast(DType::bf16)); }
 TEST_CASE("runtime/comm: fault: root", "[.][fault]") { disagree(reduce({{0, 5, 0}}), reduce({{0, 5, 1}})); }
 TEST_CASE("runtime/comm: fault: parts", "[.][fault]") { disagree(reduce({{0, 5, 0}, {5, 5, 0}}), reduce({{0, 5, 0}})); }
 
-// While an error is on its way up nobody is waited for, though an operation is under way that the others never call.
+// While an exception unwinds the stack, no rank waits for an operation in flight that the other ranks never call.
 TEST_CASE("runtime/comm: fault: abort", "[.][fault]") {
     const auto begin = std::chrono::steady_clock::now();
     REQUIRE(error_of([] {
-                Buffer<float> x(10);  // freed after the communicator: freeing waits for what is under way
+                Buffer<float> x(10);  // freed after the communicator, as freeing waits for operations in flight
                 Context own;
                 if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), DType::f32, {{0, 10, 0}}, own.stream);
                 throw Error("on its way up");

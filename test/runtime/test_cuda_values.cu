@@ -1,5 +1,5 @@
-// That cpu/'s enumerators have the values of the toolkit's: a matter of compiling this file with nvcc (make
-// check-cuda).
+// Checks at compile time that cpu/'s enumerators and gpusim/'s structures match the toolkit's. make check-cuda compiles
+// this file with nvcc.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>

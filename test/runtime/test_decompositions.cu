@@ -19,7 +19,7 @@ std::vector<float> transposed(const std::vector<float>& x, int rows, int columns
     return t;
 }
 
-// A = U diag(S) Vt, U and V with orthonormal columns, S descending and not negative.
+// Checks that A = U diag(S) Vt, that U and V have orthonormal columns, and that S is descending and not negative.
 void check_svd(const std::vector<float>& a, int m, int n) {
     CAPTURE(m, n);
     Stream stream;
@@ -33,8 +33,8 @@ void check_svd(const std::vector<float>& a, int m, int n) {
     double norm = 0.0;
     for (int i = 0; i < m * r; i++) scaled[i] *= s[i % r];
     for (float x : a) norm = std::max(norm, std::abs(static_cast<double>(x)));
-    // Backward stability: errors of some roundoffs of the largest singular value (at most norm * sqrt(m n)), growing
-    // with the number of Householder reflections.
+    // Backward stability: the error is some roundoffs of the largest singular value (at most norm * sqrt(m n)), and
+    // grows with the number of Householder reflections.
     double tolerance = 4.0 * kUnitRoundoff<float> * r;
     REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
                     tolerance * norm * std::sqrt(m * n)));

@@ -60,8 +60,8 @@ TEST_CASE("runtime/device: offloaded memory is used as the device's and is not c
     const std::vector<float> values = random_values<float>(33, 1);
     upload(offloaded.data(), values.data(), 33, stream);
     zero(here.data(), 33, stream);
-    add(here.data(), offloaded.data(), 33, stream);  // kernels read it ..
-    add(offloaded.data(), here.data(), 33, stream);  // .. and write it
+    add(here.data(), offloaded.data(), 33, stream);  // kernels read it
+    add(offloaded.data(), here.data(), 33, stream);  // and write it
     copy(here.data(), offloaded.data(), 33, stream);
     zero(offloaded.data(), 32, stream);
     std::vector<float> twice(33), rest(33);
@@ -81,7 +81,7 @@ TEST_CASE("runtime/device: a graph does again what was queued, wherever its memo
     zero(from.data(), 3, stream);
     Graph graph(stream, [&] {
         copy(between.data(), from.data(), 3, stream);
-        std::thread([] { const Buffer<int> other(5); }).join();  // other threads are not held to what a capture allows
+        std::thread([] { const Buffer<int> other(5); }).join();  // a capture does not restrict other threads
         copy(to.data(), between.data(), 3, stream);
     });
     const Graph moved(std::move(graph));
@@ -155,7 +155,7 @@ TEST_CASE("runtime/device: pinned memory copies like any other and is not device
 }
 
 TEST_CASE("runtime/device: fresh host memory holds NaN in every storage type") {
-    if (device_info().is_gpu) return;  // a GPU's memory is left as it was found
+    if (device_info().is_gpu) return;  // a GPU's memory is not initialized
     Stream stream;
     Buffer<std::byte> memory(1024);
     std::vector<float> floats(256);

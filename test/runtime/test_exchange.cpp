@@ -1,4 +1,4 @@
-// How ranks meet at MASTER_ADDR: as threads of this process.
+// Ranks, as threads of this process, that meet at MASTER_ADDR.
 #include "runtime/exchange.h"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ Descriptor connected(const char* host, int port) {
     return Descriptor(-1);
 }
 
-// A socket that listens at a port of the system's choice.
+// A socket that listens on a port chosen by the system.
 struct Listener {
     Descriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     int port = 0;
@@ -64,7 +64,7 @@ Launch launch(int rank, int size, int port, const std::string& run = "") {
     return l;
 }
 
-// What the rank got, or the error.
+// Starts a rank. Its result is the payload that the rank received, or the error.
 std::future<std::string> start(const Launch& l, double timeout_s, const std::string& secret = kSecret) {
     return std::async(std::launch::async, [=] {
         try {
@@ -111,7 +111,7 @@ TEST_CASE("runtime/exchange: two processes that claim one rank are an error at o
     auto zero = start(launch(0, 3, port), 20);
     auto one = start(launch(1, 3, port), 1), again = start(launch(1, 3, port), 1);
     REQUIRE(zero.get() == "error: two processes claim to be rank 1");
-    REQUIRE(contains(one.get() + again.get(), "error: "));  // one of them came first
+    REQUIRE(contains(one.get() + again.get(), "error: "));  // either may arrive first
 }
 
 TEST_CASE("runtime/exchange: silent and talkative strangers delay no rank") {
@@ -125,7 +125,7 @@ TEST_CASE("runtime/exchange: silent and talkative strangers delay no rank") {
     const std::string noise(4096, 'x');
     for (size_t i = 0; i < strangers.size(); i += 2)
         (void)::send(strangers[i], noise.data(), noise.size(), MSG_NOSIGNAL);
-    auto one = start(launch(1, 2, port), 20);  // less than the strangers would take one after the other
+    auto one = start(launch(1, 2, port), 20);  // 20 s: less than serving the strangers one by one would take
     REQUIRE(one.get() == "the payload");
     REQUIRE(zero.get() == "the payload");
 }
@@ -156,16 +156,16 @@ TEST_CASE("runtime/exchange: faults of MASTER_ADDR and MASTER_PORT are reported"
     const Listener taken;
     REQUIRE(contains(start(launch(0, 2, taken.port), 1).get(), "Address already in use; set MASTER_ADDR"));
     Launch l = launch(0, 2, 1234);
-    l.host = "192.0.2.1";  // kept for documentation: nobody's
+    l.host = "192.0.2.1";  // reserved for documentation: no host has it
     REQUIRE(contains(start(l, 1).get(), "rank 0 cannot listen at 192.0.2.1:1234: Cannot assign"));
-    l.host = std::string(300, 'x');  // cannot be a name, which needs no network to find out
+    l.host = std::string(300, 'x');  // too long for a name, which is found without a network
     REQUIRE(contains(start(l, 1).get(), "error: MASTER_ADDR xxx"));
     l.rank = 1;
     REQUIRE(contains(start(l, 0.2).get(), "did not meet rank 0 within 0.2 s: MASTER_ADDR xxx"));
     l.host = "";
     REQUIRE(contains(start(l, 1).get(), "torchrun does not say where rank 0 is: set MASTER_ADDR"));
     REQUIRE(contains(start(launch(1, 2, free_port()), 0.2).get(), "Connection refused"));
-    Listener full;  // its queue of connections: it answers no more
+    Listener full;  // with a full queue of connections, so that it accepts no more
     ::listen(full.socket, 0);
     std::vector<Descriptor> waiting;
     for (int i = 0; i < 8; ++i) {
@@ -177,7 +177,7 @@ TEST_CASE("runtime/exchange: faults of MASTER_ADDR and MASTER_PORT are reported"
 }
 
 TEST_CASE("runtime/exchange: the secret is made once, and read only from a file that nobody else can read") {
-    struct Restore {  // the environment
+    struct Restore {  // restores the environment
         std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
         ~Restore() {
             ::setenv("HOME", home.c_str(), 1);
@@ -204,7 +204,7 @@ TEST_CASE("runtime/exchange: the secret is made once, and read only from a file 
     std::filesystem::create_symlink(folder / "elsewhere", file);
     REQUIRE_THROWS_AS(find_secret(), UsageError);
     std::filesystem::remove(file);
-    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);  // does not hang
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);  // must not hang
     REQUIRE_THROWS_AS(find_secret(), UsageError);
     std::filesystem::remove(file);
     for (const char* text : {"short", "0123456789abcdef0123456789abcdef0"}) {

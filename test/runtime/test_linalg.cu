@@ -30,8 +30,8 @@ struct Case {
     bool has_aux() const { return epilogue == Epilogue::gelu || epilogue == Epilogue::dgelu; }
 };
 
-// GELU of sums, or sums times its derivative, by the oracle. The tolerance of a sum gets room for one more rounding to
-// T, as a library may take GELU of what it stores.
+// Returns the oracle's GELU of the sums, or the sums times GELU's derivative. The tolerance includes one more rounding
+// of each sum to T, because a library may apply GELU to the stored sums.
 template <typename T>
 std::vector<Tracked> gelu_oracle(Epilogue epilogue, std::vector<Tracked> sums, const std::vector<Tracked>& aux) {
     for (Tracked& x : sums) x.magnitude += kUnitRoundoff<T> / kUnitRoundoff<float> / kSumRoundings * std::abs(x.value);
@@ -105,7 +105,7 @@ void check_gemm(const Case& c) {
     }
 }
 
-// Every combination of storage types: inputs alike, output alike or float.
+// Checks every combination of storage types: two inputs of one type, and an output of the same type or float.
 void check_dtypes(const Case& c) {
     check_gemm<float, float>(c);
     check_gemm<bf16, bf16>(c);
@@ -144,7 +144,7 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
     for (auto [inner, outer] : {std::pair{5, 1}, {1, 3}, {3, 2}, {2, 5}}) {
         Case c{.M = 33, .N = 17, .K = 31, .trans_b = true, .beta = 1.0f, .padding = 3, .inner = inner, .outer = outer};
         check_dtypes(c);
-        c.padding = 0, c.beta = 0.0f;  // the two levels collapse into one
+        c.padding = 0, c.beta = 0.0f;  // the two batch levels merge into one
         check_dtypes(c);
         c.addend = true, c.beta = 2.0f;
         check_dtypes(c);
@@ -153,7 +153,7 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
 
 namespace {
 
-// C = 0.5 scales A B^T + beta addend + bias of FP8 operands.
+// Checks C = 0.5 scales A B^T + beta addend + bias with FP8 operands.
 template <typename FA, typename FB, typename TC>
 void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
     CAPTURE(name_of(dtype_of<FA>), name_of(dtype_of<FB>), name_of(dtype_of<TC>), M, N, K, beta, biased, search);
@@ -287,7 +287,7 @@ TEST_CASE("runtime/linalg: the bias epilogue adds a row to every row") {
 TEST_CASE(
     "runtime/linalg: GELU and its derivative as epilogues agree with the oracle, and what goes into GELU is kept") {
     for (auto [M, N, K] : {std::array{1, 40, 32}, {31, 8, 24}, {33, 31, 17}, {97, 136, 264}, {70, 136, 600}}) {
-        const float alpha = 1.5f / std::sqrt(static_cast<float>(K));  // where GELU is curved
+        const float alpha = 1.5f / std::sqrt(static_cast<float>(K));  // keeps sums where GELU is curved
         for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu}) {
             Case c{.M = M, .N = N, .K = K, .alpha = alpha, .epilogue = epilogue};
             check_dtypes(c);
@@ -387,7 +387,7 @@ TEST_CASE("runtime/linalg: products that the library refuses are counted by kind
         return linalg.refused_kinds();
     };
     for (int N : {8, 24, 64}) REQUIRE(refused(N, 64, 0, 2) == 0);
-    if (std::string(backend_name()) != "cpu") return;  // which shapes a GPU's library refuses is its own business
+    if (std::string(backend_name()) != "cpu") return;  // a GPU's library may refuse other shapes
     const char* before = getenv("CUBLASLT_REFUSE");
     const std::string restored = before ? before : "";
     for (const char* when : {"heuristic", "call"}) {

@@ -1,5 +1,5 @@
-// What the kernel language promises on both backends. What only the host's runtime does (errors instead of hanging,
-// poison, orders) is in cpu/test_simt_runtime.cpp.
+// Tests of the kernel language on both backends. test/cpu/test_simt_runtime.cpp tests what only the CPU's runtime does
+// (errors instead of hangs, poison, orders).
 #include "base/integer.h"
 #include "runtime/simt.h"
 
@@ -39,7 +39,7 @@ __global__ void coordinates_kernel(unsigned* out) {
     o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
 }
 
-// The same with a barrier between reading the coordinates and using them.
+// Likewise, with barriers before and after the computation of the index.
 __global__ void coordinates_after_barrier_kernel(unsigned* out) {
     wait_for_earlier_kernels();
     __syncthreads();
@@ -68,7 +68,7 @@ void check_coordinates(dim3 grid, dim3 block) {
 
 // --- barriers and shared memory ---------------------------------------------------------------------------------
 
-// Every round, each thread reads what its right neighbour wrote in the same round.
+// In every round, each thread reads the value that its right neighbour wrote in that round.
 __global__ void rotate_kernel(int* out, int rounds) {
     wait_for_earlier_kernels();
     SHARED(int, values, 1024);
@@ -94,7 +94,7 @@ __global__ void dynamic_shared_kernel(int* out, int per_thread) {
     out[global_thread()] = sum;
 }
 
-// Threads from `stay` on return before the first barrier; the others count who came.
+// Threads from `stay` on return before the first barrier. The others count themselves between barriers.
 __global__ void early_return_kernel(int* out, int stay, int rounds) {
     wait_for_earlier_kernels();
     SHARED(int, count, 1);
@@ -109,7 +109,7 @@ __global__ void early_return_kernel(int* out, int stay, int rounds) {
     out[global_thread()] = *count;
 }
 
-// Warps return one after another, and the barriers count those that are left.
+// In every round one more warp has returned. The remaining threads count themselves between barriers.
 __global__ void thinning_kernel(int* out) {
     wait_for_earlier_kernels();
     SHARED(int, count, 32);
@@ -144,7 +144,7 @@ void check_shuffle() {
         for (int bits = 0; bits < 32; ++bits) {
             CAPTURE(width, bits);
             std::vector<T> expected(n);
-            for (int i = 0; i < n; ++i) {  // CUDA's definition: a lane beyond the own segment is not read
+            for (int i = 0; i < n; ++i) {  // as CUDA defines it: lanes beyond the own segment are not read
                 const int end = i / width * width + width;
                 expected[i] = in[(i ^ bits) < end ? i ^ bits : i];
             }
@@ -154,7 +154,7 @@ void check_shuffle() {
         }
 }
 
-// Each half warp, then each parity, sums up under its own mask, in its own branch and at its own pace.
+// Each half warp sums under its own mask, in its own branch and at its own pace; then lanes of each parity do.
 __global__ void masks_kernel(int* out) {
     wait_for_earlier_kernels();
     const int lane = linear_thread() % 32;
@@ -175,7 +175,7 @@ __global__ void masks_kernel(int* out) {
 
 // --- reductions -------------------------------------------------------------------------------------------------
 
-// The definition of warp_sum by shuffles, to be equal bit for bit.
+// Warp reductions, and the definition of warp_sum by shuffles, which must give the same bits.
 __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, int* int_sum, int* int_max,
                                    const float* in, const int* int_in) {
     wait_for_earlier_kernels();
@@ -189,7 +189,7 @@ __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, i
     by_shuffles[i] = x;
 }
 
-// Several in a row, without barriers of the caller's own.
+// Several block reductions in a row, without barriers in between.
 __global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* int_max, const float* in,
                                     const int* int_in) {
     wait_for_earlier_kernels();
@@ -201,7 +201,7 @@ __global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* i
     int_max[i] = block_max(int_in[i]);
 }
 
-// The butterfly over 32 values in float.
+// Sums 32 values by the butterfly, in float.
 float butterfly(std::vector<float> x) {
     for (int bit = 16; bit > 0; bit /= 2) {
         const std::vector<float> before = x;
@@ -221,7 +221,7 @@ __global__ void atomics_kernel(double* d, unsigned long long* ull, float* f, int
     tickets[atomicAdd(i, 1)] += 1;
 }
 
-// Arguments arrive as the kernel's parameter types.
+// Its arguments are converted to these parameter types.
 __global__ void arguments_kernel(double* out, int64_t wide, float narrow, unsigned char byte, const double* in) {
     wait_for_earlier_kernels();
     out[0] = static_cast<double>(wide);
@@ -258,7 +258,7 @@ std::vector<float> evaluate(const std::vector<float>& x) {
     return out.get();
 }
 
-// Every `step`-th float of both signs from `from` to `to` in magnitude.
+// Returns every `step`-th float of magnitude `from` to `to`, with both signs.
 std::vector<float> dense(float from, float to, uint32_t step) {
     std::vector<float> x;
     for (uint32_t u = float_bits(from); u <= float_bits(to); u += step) {
@@ -411,7 +411,7 @@ TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their result
             for (int w = 0; w < threads; w += 32)
                 per_warp[w / 32] = butterfly({x.begin() + b + w, x.begin() + b + w + 32});
             for (int i = b; i < b + threads; ++i) {
-                sum[i] = butterfly(per_warp);  // doubling is exact, so that the difference is the first sum again
+                sum[i] = butterfly(per_warp);  // doubling is exact, so second - first equals first
                 max[i] = *std::max_element(x.begin() + b, x.begin() + b + threads);
                 int_sum[i] = std::accumulate(ints.begin() + b, ints.begin() + b + threads, 0);
                 int_max[i] = *std::max_element(ints.begin() + b, ints.begin() + b + threads);
@@ -454,8 +454,8 @@ TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types
 }
 
 TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal results") {
-    // The host promises 2 ulp. The GPU's __expf is 2 + floor(|1.173 x|) ulp and its exp2f 2 ulp (CUDA C++ Programming
-    // Guide, mathematical functions); both flush subnormal results.
+    // On a CPU the error is at most 2 ulp. On a GPU it is 2 + floor(|1.173 x|) ulp for __expf and 2 ulp for exp2f (CUDA
+    // C++ Programming Guide, mathematical functions); both flush subnormal results.
     const bool host = std::string(backend_name()) == "cpu";
     const auto check = [&](const std::vector<float>& x, const std::vector<float>& y, auto reference, auto ulps) {
         for (size_t i = 0; i < x.size(); ++i) {
@@ -482,7 +482,7 @@ TEST_CASE("base/math: exp_fast and exp2_fast at the ends of the range") {
     REQUIRE(same_bits(evaluate<Function::exp2>(x), expected));
     for (float y : evaluate<Function::exp>({nan, -nan})) REQUIRE(std::isnan(y));
     for (float y : evaluate<Function::exp2>({nan, -nan})) REQUIRE(std::isnan(y));
-    // Where the result is subnormal it is right to half a step of subnormals, or flushed.
+    // A subnormal result is right to one step of subnormals, or flushed to zero.
     for (const float v : {-87.5f, -90.0f, -95.0f, -100.0f, -103.0f, -103.9f, -104.0f, -110.0f}) {
         const float y = evaluate<Function::exp>({v})[0];
         REQUIRE((y == 0.0f || std::abs(y - std::exp(static_cast<double>(v))) <= 0x1p-149));

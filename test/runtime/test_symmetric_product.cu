@@ -11,7 +11,7 @@ using namespace teon::test;
 
 namespace {
 
-// X X^T, or X^T X if trans, of n x n. own: by symmetric_product, else by gemm.
+// The n x n product X X^T, or X^T X if trans, by symmetric_product() if `own`, else by gemm().
 struct SymmetricCase {
     int n, K, batch = 1;
     bool trans = false;
@@ -21,7 +21,7 @@ struct SymmetricCase {
     float alpha = 1.0f;
 };
 
-// A batch of symmetric matrices.
+// Returns a batch of random symmetric matrices.
 template <typename T>
 std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
     auto x = random_values<T>(layout.size(), seed);
@@ -69,7 +69,7 @@ void check_symmetric(const SymmetricCase& s) {
             if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
         }
         auto c = lc.take(after, m);
-        // The diagonal sums squares: K terms of one sign, whose roundings do not average out against their sum.
+        // A diagonal element is a sum of K squares. All have one sign, so their roundings do not average out.
         REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
         auto mirrored = c;
         for (int64_t i = 0; i < n; i++)
@@ -78,7 +78,7 @@ void check_symmetric(const SymmetricCase& s) {
     }
 }
 
-// A B for an A and a B that commute, of small integers: every sum is exact, and A B as symmetric as A A.
+// Checks A B for symmetric A and B that commute, so that A B is symmetric. All are small integers: every sum is exact.
 void check_powers(int n) {
     CAPTURE(n);
     Stream stream;
@@ -125,7 +125,7 @@ TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored ex
             check({.n = n, .K = K, .trans = trans, .padding = 0});
             check({.n = n, .K = K, .trans = trans, .beta = -0.5f, .padding = 8, .alpha = 3.0f});
         }
-    check({.n = 72, .K = 31, .trans = true, .padding = 8});  // any depth where rows are summed over
+    check({.n = 72, .K = 31, .trans = true, .padding = 8});  // with trans, K may be odd
     for (bool trans : {false, true}) {
         check({.n = 200, .K = 72, .batch = 3, .trans = trans, .beta = 1.0f, .padding = 16, .addend = true});
         check({.n = 24, .K = 136, .batch = 5, .trans = trans, .padding = 0, .addend = true});
@@ -184,7 +184,7 @@ TEST_CASE(
     REQUIRE_FALSE(supported([](Gemm& g) { g.B.data = memory + 1; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.C.dtype = DType::f32; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.A.dtype = g.B.dtype = g.C.dtype = DType::f32; }));
-    // GPT-2 124M's stacks on 132 multiprocessors; one matrix alone leaves most of them without a tile.
+    // GPT-2 124M's stacks on 132 multiprocessors. A single matrix of 768 leaves most of them without a tile.
     REQUIRE(symmetric_product_pays(768, 18, 132));
     REQUIRE(symmetric_product_pays(768, 12, 132));
     REQUIRE_FALSE(symmetric_product_pays(768, 1, 132));

@@ -1,5 +1,5 @@
-// Each instruction against the figures of the PTX manual (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
-// "cp.async"), which number the elements of a fragment and say for each of them which thread holds it.
+// Compares each instruction with the figures of the PTX manual (PTX ISA, "Matrix fragments for mma.m16n8k16",
+// "ldmatrix", "cp.async"), which number the elements of a fragment and show the thread that holds each element.
 #include "runtime/tensor_core.h"
 
 #include "test/support/catch.h"
@@ -12,7 +12,7 @@ namespace {
 
 // ---- ldmatrix -----------------------------------------------------------------------------------
 
-// rows (32, 8): row i of matrix m is rows[8 m + i], which lies in shared memory at place[8 m + i]. out (32 lanes, 4).
+// rows (32, 8): row i of matrix m is rows[8 m + i], at place[8 m + i] in shared memory. out (32 lanes, 4).
 template <bool TRANS>
 __global__ void ldmatrix_kernel(uint32_t* out, const bf16* rows, const int* place) {
     wait_for_earlier_kernels();
@@ -39,7 +39,7 @@ std::vector<uint32_t> run_ldmatrix(bool trans) {
     Stream stream;
     const std::vector<bf16> rows = numbered(32 * 8);
     std::vector<int> place(32);
-    for (int i = 0; i < 32; i++) place[i] = (i * 37 + 11) % 64;  // anywhere, each somewhere else
+    for (int i = 0; i < 32; i++) place[i] = (i * 37 + 11) % 64;  // arbitrary, all different
     Guarded<bf16> on_device(rows, stream);
     Guarded<int> places(place, stream);
     Guarded<uint32_t> out(32 * 4, stream);
@@ -53,7 +53,7 @@ std::vector<uint32_t> run_ldmatrix(bool trans) {
 
 // ---- mma ----------------------------------------------------------------------------------------
 
-// The manual's element i of a fragment, 0 <= i < 8, 4, 4 for A, B, D: its row and column for a lane.
+// The row and column of element i of a lane's fragment in the manual's figures; 0 <= i < 8, 4, 4 for A, B, D.
 struct Place {
     int row, column;
 };
@@ -65,7 +65,7 @@ Place place_a(int lane, int i) {
 Place place_b(int lane, int i) { return {i < 2 ? lane % 4 * 2 + (i & 1) : lane % 4 * 2 + (i & 1) + 8, lane / 4}; }
 Place place_d(int lane, int i) { return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)}; }
 
-// Fragments as they lie in registers: a (32, 4), b (32, 2), d (32, 4).
+// The registers of the fragments: a (32, 4), b (32, 2), d (32, 4).
 template <typename T>
 __global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
     wait_for_earlier_kernels();
@@ -77,7 +77,7 @@ __global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
     for (int i = 0; i < 4; i++) d[lane * 4 + i] = sum[i];
 }
 
-// D + A B for A (16, 16), B (16, 8), D (16, 8), through fragments.
+// Returns D + A B for A (16, 16), B (16, 8), D (16, 8), computed from fragments.
 template <typename T = bf16>
 std::vector<float> run_mma(const std::vector<float>& A, const std::vector<float>& B, const std::vector<float>& D) {
     std::vector<uint32_t> a(32 * 4), b(32 * 2);
@@ -148,7 +148,8 @@ void packs() {
 
 // ---- cp_async -----------------------------------------------------------------------------------
 
-// out (64 threads, BYTES): what thread i copied, if i < count; thread i reads what thread i ^ 33 copied.
+// out (64 threads, BYTES): the bytes that thread i copies if i < count, else 0. Thread i ^ 33 reads them from shared
+// memory.
 template <int BYTES>
 __global__ void copy_kernel(unsigned char* out, const unsigned char* in, int count) {
     wait_for_earlier_kernels();
@@ -173,7 +174,7 @@ void copies(int count) {
     REQUIRE(same_bits(out.get(), in));
 }
 
-// A ring of two stages through which `steps` tiles of one float4 per thread pass; each thread adds up its neighbour's.
+// Passes `steps` tiles, one float4 per thread, through a ring of two stages. Each thread sums its neighbour's elements.
 __global__ void pipeline_kernel(float* out, const float* in, int steps) {
     wait_for_earlier_kernels();
     SHARED(float, memory, 2 * 64 * 4);
@@ -185,7 +186,7 @@ __global__ void pipeline_kernel(float* out, const float* in, int steps) {
     float sum = 0.0f;
     fetch(0);
     for (int step = 0; step < steps; step++) {
-        __syncthreads();  // the stage that is fetched now has been read by all
+        __syncthreads();  // all threads have read the stage that is overwritten now
         fetch(step + 1);
         cp_async_wait<1>();
         __syncthreads();
@@ -237,11 +238,11 @@ TEST_CASE(
 }
 
 TEST_CASE("runtime/tensor_core: mma multiplies fragments that are laid out as the manual says") {
-    // Integers: every order of summation is exact.
+    // Sums of these integers are exact in every order.
     const std::vector<float> A = integers(16 * 16, 1), B = integers(16 * 8, 2), D = integers(16 * 8, 3);
     REQUIRE(compare(run_mma(A, B, D), product(A, B, D), 0.0));
     REQUIRE(compare(run_mma<f16>(A, B, D), product(A, B, D), 0.0));
-    // One element each, so that a misplaced one cannot hide in a sum.
+    // One nonzero element each, so that a sum cannot hide a misplaced element.
     for (int k = 0; k < 16; k++) {
         std::vector<float> one(16 * 16), other(16 * 8);
         one[(k * 5 + 3) % 16 * 16 + k] = 3.0f;

@@ -1,6 +1,5 @@
-// Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04), under one include. Each test program links one main:
-// test/support/main.cpp. CHECK stays the one of base/check.h, in whatever order headers are included; tests use
-// REQUIRE.
+// Includes Catch2, version 2 (Debian 12) or 3 (Ubuntu 24.04). Every test program links test/support/main.cpp. CHECK
+// remains the macro of base/check.h, whatever the order of includes; tests use REQUIRE.
 #pragma once
 
 #include <string>
@@ -21,7 +20,7 @@
 
 namespace teon::test {
 
-// A matcher of strings: REQUIRE_THROWS_WITH(f(), ContainsSubstring("cannot open")).
+// Matches strings: REQUIRE_THROWS_WITH(f(), ContainsSubstring("cannot open")).
 #if CATCH_VERSION_MAJOR >= 3
 using Catch::Matchers::ContainsSubstring;
 #else
@@ -30,7 +29,7 @@ inline auto ContainsSubstring(const std::string& part) { return Catch::Contains(
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// What a call throws as an E, which must be of one line; "" if it throws nothing.
+// Returns the message of the E that the call throws, "" if it throws nothing. Marks a message of more than one line.
 template <typename E = Error, typename F>
 std::string error_of(F&& call) {
     try {

@@ -1,5 +1,5 @@
-// What every kernel test needs: inputs that T can hold exactly, device buffers between canaries, and comparisons that
-// cannot pass by accident. A comparison fails on NaN, on infinity and on a wrong length before it looks at differences.
+// For kernel tests: inputs that T represents exactly, device buffers between canaries, and comparisons that cannot pass
+// by accident. A comparison fails on NaN, infinity or a wrong length, whatever its tolerance.
 //
 //     auto x = random_values<T>(n, seed);                      // rounded to T; the oracle sees the same numbers
 //     Guarded<T> dx(x, stream), dout(n, stream);               // copies of values, or NaN until written
@@ -36,14 +36,14 @@ inline constexpr double kUnitRoundoff<f16> = 0x1p-11;
 template <>
 inline constexpr double kUnitRoundoff<double> = 0x1p-53;
 
-// How far a result may be off because it is too small for T's full precision: flushed in float (and bf16, which has
-// float's range), half a step of the gradual underflow in f16.
+// The largest absolute error of a result that is too small for T's full precision. In float, and in bf16 with the same
+// range, the result may be flushed to zero; f16 underflows gradually, with an error of half a step.
 template <typename T>
 inline constexpr double kUnderflow = std::numeric_limits<float>::min();
 template <>
 inline constexpr double kUnderflow<f16> = 0x1p-25;
 
-// n normal values with the given standard deviation and mean, rounded to T.
+// Returns n normal values with the given standard deviation and mean, rounded to T.
 template <typename T>
 std::vector<T> random_values(int64_t n, uint64_t seed, double std = 1.0, double mean = 0.0) {
     std::mt19937_64 engine(seed);
@@ -53,7 +53,7 @@ std::vector<T> random_values(int64_t n, uint64_t seed, double std = 1.0, double 
     return values;
 }
 
-// n integers in [0, bound).
+// Returns n integers in [0, bound).
 inline std::vector<int> random_ints(int64_t n, uint64_t seed, int bound) {
     std::mt19937_64 engine(seed);
     std::vector<int> values(static_cast<size_t>(n));
@@ -61,7 +61,7 @@ inline std::vector<int> random_ints(int64_t n, uint64_t seed, int bound) {
     return values;
 }
 
-// The same numbers in the oracle's type R (double or Tracked).
+// Converts the values to the oracle's type R (double or Tracked).
 template <typename R, typename T>
 std::vector<R> widen(const std::vector<T>& values) {
     std::vector<R> wide;
@@ -70,7 +70,7 @@ std::vector<R> widen(const std::vector<T>& values) {
     return wide;
 }
 
-// The verdict of a comparison and, where it failed, the reason. REQUIRE(compare(...)) prints it.
+// The result of a comparison, with the reason if it failed. REQUIRE(compare(...)) prints it.
 struct Comparison {
     std::string failure;
     explicit operator bool() const { return failure.empty(); }
@@ -79,7 +79,7 @@ struct Comparison {
     }
 };
 
-// |actual[i] - expected[i]| <= tolerance[i] for every i.
+// Checks that |actual[i] - expected[i]| <= tolerance[i] for every i.
 template <typename T>
 Comparison compare(const std::vector<T>& actual, const std::vector<double>& expected,
                    const std::vector<double>& tolerance) {
@@ -108,8 +108,8 @@ Comparison compare(const std::vector<T>& actual, const std::vector<double>& expe
     return compare(actual, expected, std::vector<double>(expected.size(), tolerance));
 }
 
-// The tolerance that a correct kernel of storage type T deserves: one rounding to T of the result, plus c roundings to
-// float of everything that was added up to it (Tracked's magnitude), plus what underflow may take.
+// Compares with the tolerance for a correct kernel of storage type T: one rounding of the result to T, plus c roundings
+// to float of the sum of all magnitudes that went into it (Tracked's magnitude), plus the error of underflow.
 template <typename T>
 Comparison compare(const std::vector<T>& actual, const std::vector<Tracked>& expected, double c) {
     std::vector<double> values, tolerance;
@@ -121,7 +121,7 @@ Comparison compare(const std::vector<T>& actual, const std::vector<Tracked>& exp
     return compare(actual, values, tolerance);
 }
 
-// Equality of every bit (so NaN equals the same NaN, and 0 differs from -0).
+// Checks that all bits are equal: NaN equals the same NaN, and 0 differs from -0.
 template <typename T>
 Comparison same_bits(const std::vector<T>& actual, const std::vector<T>& expected) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -134,11 +134,11 @@ Comparison same_bits(const std::vector<T>& actual, const std::vector<T>& expecte
     return {};
 }
 
-// n elements of device memory between two canaries. The elements keep the alignment of a Buffer.
+// n elements of device memory between two canaries. The elements are aligned like those of a Buffer.
 template <typename T>
 class Guarded {
 public:
-    // Elements are NaN patterns (0xff bytes) until written.
+    // The elements are NaN (0xff bytes) until they are written.
     Guarded(int64_t n, const Stream& stream)
         : stream_(stream), n_(n), memory_(2 * kGuard + n * static_cast<int64_t>(sizeof(T))) {
         std::vector<std::byte> bytes(static_cast<size_t>(memory_.size()), std::byte{0xff});

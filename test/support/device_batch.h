@@ -1,4 +1,4 @@
-// A Batch of given tokens on the device, with everything that the loader would derive from them.
+// Makes a Batch of given tokens on the device, with all the arrays that the loader derives from them.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace teon::test {
 
-// The rows in the order of their keys.
+// Returns the indices of the keys, sorted by key; equal keys keep their order.
 inline std::vector<int> order_of(const std::vector<int>& keys) {
     std::vector<int> order(keys.size());
     std::iota(order.begin(), order.end(), 0);

@@ -1,13 +1,13 @@
-/* Loaded before a program (LD_PRELOAD), makes one of its file operations fail: for test/programs/test_resume.py.
+/* Preloaded into a program (LD_PRELOAD), makes one of its file operations fail. For test/programs/test_resume.py.
  *
- *   FAIL_UNDER=FOLDER   operations on files there are counted
- *   FAIL_AT=N           the N-th of them fails, from 0; -1: none
- *   FAIL_HOW=HOW        error (once); forever: that one and all after it, as on a full disk; short: half of what it is to
- *                       read or write is, and it succeeds; kill: so is half, and the process is killed; slow: none
- *                       fails, and that one takes 3 seconds
- *   FAIL_ERRNO=E        with this error
- *   FAIL_READS=1        reading counts, too
- *   FAIL_COUNT=FILE     where the number of operations is written at the end
+ *   FAIL_UNDER=FOLDER   count operations on files in this folder
+ *   FAIL_AT=N           the N-th counted operation fails, from 0; -1 (default): none
+ *   FAIL_HOW=HOW        error: it fails; forever: it and all later ones fail, as on a full disk; short: it succeeds but
+ *                       reads or writes only half; kill: it writes half, then the process is killed; slow: it takes 3
+ *                       seconds longer, and none fails
+ *   FAIL_ERRNO=E        the error number of a failure (default: EIO)
+ *   FAIL_READS=1        count reads, too
+ *   FAIL_COUNT=FILE     write the number of operations to this file at exit
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ static int how(const char* name) {
     return text && strcmp(text, name) == 0;
 }
 
-/* Whether the next operation is to fail, of those that are counted. */
+/* Counts an operation, and returns whether it is to fail. */
 static int chosen(void) {
     const long call = calls++, at = number("FAIL_AT", -1);
     if (call == at && how("slow")) sleep(3);
@@ -55,7 +55,7 @@ static int chosen(void) {
     return at >= 0 && (call == at || (call > at && how("forever")));
 }
 
-/* Whether this operation, of which there is no half, is to fail; it sets errno. */
+/* Returns whether an operation without a length is to fail, and sets errno if so. */
 static int fails(int of_interest) {
     if (!of_interest || !chosen() || how("short")) return 0;
     if (how("kill")) kill(getpid(), SIGKILL);
@@ -63,7 +63,7 @@ static int fails(int of_interest) {
     return 1;
 }
 
-/* How many bytes an operation is to read or write; negative: it fails, and sets errno. */
+/* Returns how many bytes an operation is to read or write; -1, with errno set, if it is to fail. */
 static ssize_t bytes_of(int of_interest, size_t bytes) {
     if (!of_interest || !chosen()) return (ssize_t)bytes;
     if (how("short") || how("kill")) return (ssize_t)(bytes - bytes / 2);
@@ -71,7 +71,7 @@ static ssize_t bytes_of(int of_interest, size_t bytes) {
     return -1;
 }
 
-/* The result of such an operation on what bytes_of() gave. */
+/* Returns the result of a write of bytes_of() bytes, unless the process is to be killed after half a write. */
 static ssize_t done(ssize_t result, size_t bytes) {
     if (result >= 0 && (size_t)result < bytes && how("kill")) kill(getpid(), SIGKILL);
     return result;

@@ -1,5 +1,5 @@
-// Damaged inputs: mutations of a whole one. They are the same ones each time, but `make soak` (test/programs/soak.py)
-// runs the tests whose names end in (fuzz) again and again, with other ones.
+// Damages valid inputs by random mutations. Every run makes the same mutations, except under `make soak`
+// (test/programs/soak.py), which repeats the tests with names that end in (fuzz), each time with other mutations.
 #pragma once
 
 #include <cstdlib>
@@ -10,13 +10,14 @@
 
 namespace teon::test {
 
-// The seed, moved by TEON_FUZZ_SEED.
+// The seed, changed by TEON_FUZZ_SEED if that is set.
 inline uint64_t fuzz_seed(uint64_t seed) {
     const char* text = std::getenv("TEON_FUZZ_SEED");
     return text ? seed + 1000 * std::strtoull(text, nullptr, 10) : seed;
 }
 
-// Called by each test once with the number of inputs that it tries; counted in the file TEON_FUZZ_COUNT.
+// Appends the number of inputs that a test tries to the file TEON_FUZZ_COUNT, if set, and returns it. Each test calls
+// this once.
 inline int fuzz_rounds(int rounds) {
     if (const char* path = std::getenv("TEON_FUZZ_COUNT")) std::ofstream(path, std::ios::app) << rounds << "\n";
     return rounds;
@@ -31,7 +32,8 @@ public:
     const auto& any(const List& list) {
         return list[below(std::size(list))];
     }
-    // The seed with a few bytes flipped, replaced, removed, repeated, or with pieces of its language put in.
+    // The text after one to three changes: a bit flipped, bytes replaced or repeated, the end cut off, or one of the
+    // `pieces` of its language inserted.
     std::string damaged(std::string text, std::span<const char* const> pieces) {
         for (size_t changes = 1 + below(3); changes > 0; --changes) {
             const size_t at = below(text.size() + 1);

@@ -1,5 +1,5 @@
-// What people and damage put into files and command lines: each input is taken, or refused by an Error in one line that
-// begins with its name. Anything else that is thrown, a crash and a hang fail the test.
+// Damaged files and random command lines. Each is either accepted, or refused by an Error of one line that names the
+// file or a word of the command line. Any other exception, a crash or a hang fails the test.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -26,7 +26,7 @@ constexpr const char* kJsonPieces[] = {
     "{\"a\":",   "\xff",       "\n",     "\"a\"",   "1.5",  "\\u0000", "9223372036854775808",
     "\"vocab\"", "\"merges\"", "\"id\"", "\"type\""};
 
-// "" if the call goes through; else what it refuses.
+// Returns "" if the call succeeds, else the message of the Error that it throws, which must be one line when printed.
 template <typename F>
 std::string refusal(F call) {
     try {

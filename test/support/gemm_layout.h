@@ -1,4 +1,4 @@
-// Matrices in memory that has more than them, and how far sums of products may be from the oracle's.
+// Matrices in memory with padding, and the tolerance of sums of products.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace teon::test {
 
-// A matrix (or a batch of them) in memory: rows of ld elements, matrices at strides, everything between them padding.
+// The layout of a matrix, or of a batch of inner * outer matrices: rows are ld elements apart and matrices a stride;
+// everything in between is padding.
 struct Layout {
     int rows, columns, inner = 1, outer = 1;
     int64_t ld, stride_inner, stride_outer;
@@ -23,7 +24,7 @@ struct Layout {
     Mat mat(const T* data) const {
         return teon::mat(data, ld, stride_inner, stride_outer);
     }
-    // Matrix b of the batch, packed.
+    // Returns matrix b of the batch without padding.
     template <typename T>
     std::vector<T> take(const std::vector<T>& memory, int b) const {
         std::vector<T> packed;
@@ -33,7 +34,7 @@ struct Layout {
         }
         return packed;
     }
-    // The memory with all matrices set to a value: two memories agree outside the matrices if they agree after this.
+    // Returns the memory with all matrices set to 0, for comparing the padding.
     template <typename T>
     std::vector<T> blank(std::vector<T> memory) const {
         for (int b = 0; b < inner * outer; b++)
@@ -42,9 +43,9 @@ struct Layout {
     }
 };
 
-// The rounding errors of a float sum of K products with random signs behave like a random walk along partial sums that
-// are themselves one: they grow like sum |a b| roundoffs whatever K is, where the worst case is K times that. The
-// largest of some million sums measured 2.5 in units of magnitude, which is 2 sum |a b|.
+// In a float sum of K products with random signs, the rounding errors are a random walk along the partial sums, which
+// are a random walk as well. The error therefore grows like sum |a b| roundoffs for every K; the worst case is K times
+// that. The largest error measured in some million sums was 2.5 in units of the magnitude, which is 2 sum |a b|.
 inline constexpr double kSumRoundings = 4.0;
 
 }  // namespace teon::test

@@ -1,5 +1,6 @@
-// The main of the test program. Beside Catch2's report it tells the runner (scripts/run_tests.py) what became of each
-// test case, one flushed line each in the file that TEON_TEST_LOG names, so that a crash is charged to the right test.
+// The main function of the test programs. In addition to Catch2's report, it writes the start and the result of each
+// test case to the file TEON_TEST_LOG, for scripts/run_tests.py. Each line is flushed, so that a crash is attributed to
+// the right test.
 #define CATCH_CONFIG_RUNNER
 #include "test/support/catch.h"
 

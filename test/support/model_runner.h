@@ -1,4 +1,4 @@
-// One model with one batch: what the model tests read from it.
+// Runs a model for model tests, and returns its loss, gradients and master weights.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct ModelRunner {
     ModelRunner(const DecoderConfig& config, const DecoderRun& run)
         : model(make_decoder(config, run, context)), N(int64_t{run.B} * run.T), losses(N, context.stream) {}
 
-    // Mean loss; where `backward`, gradients of `weight` times it, += if accumulate.
+    // Returns the mean loss. If `backward`, also computes the gradients of `weight` times it, += if accumulate.
     double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f, bool accumulate = false) {
         const int64_t rows = int64_t{(*batch).B} * (*batch).T;
         if (backward)
@@ -53,7 +53,7 @@ struct ModelRunner {
     }
 };
 
-// ||a - b|| / ||b||; infinite if anything is not finite.
+// Returns ||a - b|| / ||b||; infinity if the lengths differ or a value is not finite.
 inline double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
     double diff = 0, norm = 0;
     for (size_t i = 0; i < b.size(); ++i) {
@@ -64,11 +64,11 @@ inline double relative_distance(const std::vector<float>& a, const std::vector<f
     return a.size() == b.size() && std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
 }
 
-// How far apart, by relative_distance, two float computations of a model's gradients may be that take the same sums in
-// other orders, as kernels of other CPUs and sizes do. A sum of n terms of random signs is a random walk, and so are
-// the roundings of its partial sums: together u / sqrt(6) n, where the sum is sqrt(n); relative, u sqrt(n / 6). A
-// gradient has been through 18 products per layer (6 forward, 12 backward) and 3 of the head, each of which errs anew,
-// in both computations.
+// The allowed relative_distance of two float computations of a model's gradients that sum the same terms in different
+// orders, as kernels for other CPUs or sizes do. A sum of n terms of random signs is a random walk of length sqrt(n).
+// The roundings of its partial sums are a random walk, too, of length u n / sqrt(6); the relative error is
+// u sqrt(n / 6). A gradient passes through 18 products per layer (6 forward, 12 backward) and 3 of the head. Each
+// product adds an error of its own, in both computations.
 inline double rounding_distance(const DecoderConfig& c, int tokens) {
     const double terms = std::max({c.C, c.F, c.V, tokens}), products = 18.0 * c.L + 3;
     return kUnitRoundoff<float> * std::sqrt(terms / 6) * std::sqrt(2 * products);

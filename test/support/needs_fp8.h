@@ -1,4 +1,4 @@
-// NEEDS_FP8(): skips a test case on a GPU whose library multiplies no FP8.
+// NEEDS_FP8() skips a test case on a GPU without FP8 products.
 #pragma once
 
 #include "runtime/device.h"

@@ -1,5 +1,5 @@
-// Running the same kernels again over several numbers of OS threads, on which no result may depend. (On a GPU, which
-// has none, this is plain repetition.)
+// Repeats kernels with several numbers of OS threads, on which no result may depend. On a GPU, which does not use OS
+// threads, this is plain repetition.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace teon::test {
 
-// The bytes of some results, to be compared as a whole.
+// Returns the bytes of all values, for comparing several results at once.
 template <typename... T>
 std::string bytes_of(const std::vector<T>&... values) {
     std::string bytes;
@@ -17,7 +17,7 @@ std::string bytes_of(const std::vector<T>&... values) {
     return bytes;
 }
 
-// The number of OS threads for the time of a scope.
+// Sets the number of OS threads for the duration of a scope.
 struct ScopedThreads {
     explicit ScopedThreads(int n) : before(set_simt_threads(n)) {}
     ~ScopedThreads() { set_simt_threads(before); }
@@ -25,7 +25,8 @@ struct ScopedThreads {
     int before;
 };
 
-// Whether run(), which returns bytes, returns the same ones every time.
+// Returns whether run(), which returns bytes, returns the same bytes with the default number of threads and with every
+// number in `counts`.
 template <typename F>
 bool same_with_any_threads(F run, const std::vector<int>& counts = {1, 2}) {
     const std::string expected = run();

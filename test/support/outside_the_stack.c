@@ -1,13 +1,13 @@
-/* Loaded before a program (LD_PRELOAD): its matrix products send signals while the stack pointer is no stack, which
- * oneDNN does in its generated code. Also begins as OpenBLAS does, with a thread before main(). For test/programs/test_signals.py.
+/* Preloaded into a program (LD_PRELOAD), makes its matrix products send signals while the stack pointer does not point
+ * to a stack, as in oneDNN's generated code. Also starts a thread before main(), as OpenBLAS does, and installs a
+ * handler of SIGPROF without an alternate stack, as a profiler does. For test/programs/test_signals.py.
  *
- *   OUTSIDE_SIGNAL=S    the product sends S to the process
- *   OUTSIDE_AT=N        at the N-th product, from 0
- *   OUTSIDE_PROFILE=1   a profiler's handler of SIGPROF, without a stack of its own, is there, and each product sends that
- *                       to its thread
- *   OUTSIDE_REPORT=FILE where it writes at the end: products, and signals that the profiler has handled
+ *   OUTSIDE_SIGNAL=S    the signal that product OUTSIDE_AT sends to the process
+ *   OUTSIDE_AT=N        the index of that product, from 0
+ *   OUTSIDE_PROFILE=1   each product sends SIGPROF to its thread
+ *   OUTSIDE_REPORT=FILE write the number of products and of handled SIGPROFs to this file at exit
  *
- * A signal that writes to where the stack pointer points ends the program by SIGABRT.
+ * The program aborts (SIGABRT) if a signal is handled on the memory at the stack pointer.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

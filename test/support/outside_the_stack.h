@@ -1,4 +1,4 @@
-/* A system call while the stack pointer is no stack, as in oneDNN's generated code. For C and C++. */
+/* A system call while the stack pointer does not point to a stack, as in oneDNN's generated code. For C and C++. */
 #pragma once
 
 #include <string.h>
@@ -11,8 +11,9 @@
 
 enum { kOutsideBytes = 1 << 16, kOutsideByte = 0xa5 };
 
-/* Makes a system call with the stack pointer in the middle of the buffer, whose kOutsideBytes bytes it fills. A signal
- * that arrives with its return finds it there. Returns whether nothing was written to the buffer. */
+/* Fills the kOutsideBytes bytes of the buffer, then makes a system call with the stack pointer inside the buffer. A
+ * signal that arrives when the call returns finds the stack pointer there. Returns 1 if the buffer is unchanged, else
+ * 0. Makes the call only on x86-64 (HAS_OUTSIDE_CALLS). */
 static inline int call_outside(unsigned char* buffer, long number, long a, long b, long c) {
     memset(buffer, kOutsideByte, kOutsideBytes);
 #if HAS_OUTSIDE_CALLS

@@ -1,4 +1,4 @@
-// Runs as their flags plan them.
+// Parses flags and plans runs for tests.
 #pragma once
 
 #include <iterator>
@@ -37,7 +37,7 @@ inline RunPlan make_plan(const ModelFamily& family, const Options& options, bool
     return plan;
 }
 
-// What is wrong with the flags, in the words of the program; empty: nothing.
+// Returns the program's error message for these flags on a GPU of 80 GiB, "" if they are valid.
 inline std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
     return error_of<UsageError>([&] {
         if (const std::optional<Options> o = parse(flags, family)) make_plan(family, *o, true, int64_t{80} << 30);

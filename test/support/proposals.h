@@ -1,4 +1,4 @@
-// A cuBLASLt that proposes several algorithms, on a CPU too.
+// Makes the CPU's cuBLASLt (cpu/) propose `count` algorithms during the object's lifetime.
 #pragma once
 
 #include <cstdlib>

@@ -1,11 +1,11 @@
-// SKIP_TEST("reason"): leaves the test case, which is then reported as skipped, by name, and not as passed.
+// SKIP_TEST("reason") returns from the test case, which is then reported by name as skipped instead of passed.
 #pragma once
 
 #include <string>
 
 namespace teon::test {
 
-inline std::string skip_reason;  // of the test case that runs now; empty: not skipped (test/support/main.cpp resets it)
+inline std::string skip_reason;  // of the running test case, empty if not skipped (test/support/main.cpp resets it)
 
 }  // namespace teon::test
 

@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with all that is in it when the test ends, and whole files.
+// A temporary folder, which is removed with its contents when the test ends, and functions for whole files.
 #pragma once
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ namespace teon::test {
 class TempDir {
 public:
     TempDir() : path_((std::filesystem::temp_directory_path() / "teon-XXXXXX").string()) {
-        if (!mkdtemp(path_.data())) throw Error("no folder can be made as " + path_);  // CHECK is Catch's here
+        if (!mkdtemp(path_.data())) throw Error("no folder can be made as " + path_);
     }
     ~TempDir() {
         std::error_code ignored;  // a destructor must not throw
@@ -32,7 +32,8 @@ private:
     std::string path_;
 };
 
-// Makes a file or folder unreadable for this process as long as the object lives. Root gives up its rights for it.
+// Makes a file or folder unreadable for this process during the object's lifetime. If the process is root, it runs as
+// another user meanwhile.
 class Unreadable {
 public:
     explicit Unreadable(std::string path) : path_(std::move(path)), user_(::geteuid()) {
@@ -56,7 +57,7 @@ private:
 inline void write_file(const std::string& path, const std::string& bytes) {
     std::ofstream out(path, std::ios::binary);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) throw Error(path + " cannot be written");  // CHECK is Catch's here
+    if (!out.flush()) throw Error(path + " cannot be written");
 }
 
 inline std::string read_file(const std::string& path) {

@@ -1,4 +1,4 @@
-// Makes token shards for tests, by the format's description and not by the reader's code.
+// Writes token shards for tests as the format's description says, independently of the reader's code.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ std::string bytes_of(const Bytes* data, size_t n) {
     return std::string(reinterpret_cast<const char*>(data), n * sizeof(Bytes));
 }
 
-// The bytes of a shard of these tokens.
+// Returns the bytes of a shard with these tokens.
 inline std::string shard_bytes(const std::vector<uint32_t>& tokens, int bytes_per_token) {
     ShardHeader header(bytes_per_token, static_cast<int32_t>(tokens.size()));
     std::string bytes = bytes_of(&header, 1);

@@ -14,7 +14,7 @@ using namespace teon::test;
 
 namespace {
 
-// Random examples for a vocabulary: contexts of 1 to 6 tokens, four endings of 1 to 5.
+// Returns random examples: contexts of 1 to 6 tokens below V, and four endings of 1 to 5 tokens.
 std::vector<MultipleChoice> random_examples(int count, int V, uint64_t seed) {
     const std::vector<int> random = random_ints(count * 64, seed, 1 << 20);
     std::vector<MultipleChoice> examples;
@@ -34,7 +34,7 @@ std::vector<MultipleChoice> random_examples(int count, int V, uint64_t seed) {
     return examples;
 }
 
-// One ending at a time, from the model's logits, in float64.
+// Scores one ending at a time, from the model's logits, in float64.
 MultipleChoiceResult by_logits(ModelRunner& runner, const std::vector<MultipleChoice>& examples, int V) {
     MultipleChoiceResult result;
     for (const MultipleChoice& example : examples) {
@@ -104,8 +104,8 @@ TEST_CASE("train/evaluation: endings are chosen as by brute force from logits") 
         const int V = golden_config(name).V;
         const std::vector<MultipleChoice> examples = random_examples(23, V, 5);
         const MultipleChoiceResult expected = by_logits(g.runner, examples, V);
-        REQUIRE(expected.right != expected.right_normalized);  // else the test would not tell them apart
-        for (int B : {1, 3}) {  // 92 rows: batches that cut examples, and a last one that is not full
+        REQUIRE(expected.right != expected.right_normalized);  // otherwise the test could not tell them apart
+        for (int B : {1, 3}) {  // 92 rows: batches cut examples, and the last one is not full
             const MultipleChoiceResult r =
                 score_multiple_choice(*g.runner.model, examples, {B, kGoldenT}, g.runner.context);
             REQUIRE(r.examples == 23);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr float kBeta1 = 0.9f, kBeta2 = 0.95f;
 
-// step_control on one loss and gradient norm after the other.
+// Calls step_control with one loss and gradient norm after the other.
 struct Steps {
     Stream stream;
     Guarded<StepControl> control{std::vector<StepControl>{{}}, stream};
@@ -49,11 +49,11 @@ TEST_CASE("train/guard: z-scores are those of mean and variance of the steps bef
         for (double y : seen) variance += (y - mean) * (y - mean) / static_cast<double>(seen.size());
         const double expected = i < 16 ? 0 : (x - mean) / std::sqrt(variance);
         const StepControl c = step(x, 2 * x);
-        // 100 updates of mean and variance, each of a few roundings to 2^-24, seen through values 20 deviations from
-        // zero.
+        // The error of 100 updates of mean and variance, with a few roundings to 2^-24 each, is magnified because the
+        // values are 20 deviations from zero.
         REQUIRE(std::abs(c.loss_z - expected) <= 1e-3);
         REQUIRE(std::abs(c.grad_norm_z - expected) <= 1e-3);
-        REQUIRE(std::abs(expected) <= 4);  // outliers are counted as less
+        REQUIRE(std::abs(expected) <= 4);  // larger ones would be counted as less
         seen.push_back(x);
     }
 }
@@ -78,7 +78,7 @@ TEST_CASE("train/guard: a value that is not finite leaves the statistics alone a
     REQUIRE(after.skip == 0);
     REQUIRE(after.skipped_in_row == 0);
     REQUIRE(std::abs(after.loss_z) < 3);
-    REQUIRE(step(4.0f, 1.0f).skip == kSkipSpike);  // the detector is not blind
+    REQUIRE(step(4.0f, 1.0f).skip == kSkipSpike);  // spikes are still detected
 }
 
 TEST_CASE("train/guard: a spike is skipped, in the loss or in the norm, and a lasting change is accepted in time") {
@@ -95,7 +95,7 @@ TEST_CASE("train/guard: a spike is skipped, in the loss or in the norm, and a la
         REQUIRE(c.updates == 200);
         REQUIRE((in_norm ? c.grad_norm_z : c.loss_z) > 8.0f);
         REQUIRE(at(2.0f, 1).skip == 0);
-        REQUIRE(at(1.0f, 1).skip == 0);  // lower is no spike
+        REQUIRE(at(1.0f, 1).skip == 0);  // a lower value is no spike
         int skipped = 0;
         while (at(4.0f, skipped).skip != 0) REQUIRE(++skipped < 128);
         REQUIRE(skipped > 3);
@@ -115,7 +115,7 @@ TEST_CASE("train/guard: series that do not vary, explode or vanish keep finite s
         }
     Steps constant(8.0f);
     for (int i = 0; i < 300; ++i) REQUIRE(constant(1.0f, 1.0f).skip == 0);
-    REQUIRE(constant(1.001f, 1.0f).skip == 0);  // a thousandth is no spike
+    REQUIRE(constant(1.001f, 1.0f).skip == 0);  // a thousandth more is no spike
     REQUIRE(constant(2.0f, 1.0f).skip == kSkipSpike);
 }
 
@@ -142,7 +142,7 @@ namespace {
 
 constexpr int kMicroSteps = 3, kB = 2, kT = 4;
 
-// One matrix whose gradient and loss are given by the micro-batch's number, so that either can be spoiled at will.
+// A model with one matrix. Its loss and gradient depend only on the number of the micro-batch; `plant` can spoil them.
 class PlantedModel : public Model {
 public:
     std::function<void(int64_t call, float& loss, float& gradient)> plant;
@@ -231,7 +231,7 @@ TEST_CASE("train/guard: NaN or Inf in the loss or gradient of one micro-batch sk
         for (float bad : {NAN, INFINITY, -INFINITY})
             for (bool in_loss : {true, false})
                 for (int micro = 0; micro < kMicroSteps; ++micro) {
-                    const int64_t spoiled = 3 * kMicroSteps + micro;  // of step 4
+                    const int64_t spoiled = 3 * kMicroSteps + micro;  // in step 4
                     const TrainedSteps run = train(6, method, 0, [&](int64_t call, float& loss, float& gradient) {
                         if (call == spoiled) (in_loss ? loss : gradient) = bad;
                     });

@@ -15,10 +15,10 @@ std::string line(int64_t step, const char* kind = "step") {
     return fmt::format("{{\"kind\":\"{}\",\"step\":{}}}\n", kind, step);
 }
 
-// Writes and syncs that can be told to fail.
+// Makes writes and syncs fail on request.
 struct Disk : FileOps {
     bool full = false, broken = false;
-    size_t room = SIZE_MAX;  // bytes that a write takes at most
+    size_t room = SIZE_MAX;  // bytes that can still be written
     ssize_t write(int file, const void* data, size_t bytes) override {
         if (full || room == 0) return errno = ENOSPC, -1;
         const ssize_t n = FileOps::write(file, data, std::min(bytes, room));

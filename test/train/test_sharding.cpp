@@ -1,4 +1,4 @@
-// What --shard divides, on several ranks: test_ranks.py starts the hidden test cases by their names.
+// Memory and traffic with --shard on several ranks. test_ranks.py runs the hidden test cases by name.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -28,8 +28,8 @@ RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const ch
     return make_plan(kLlama, *parse(flags, kLlama), false, int64_t{1} << 40, ranks);
 }
 
-// Bytes of the plan's buffers on the device: an allowance is for other memory, and checkpoints are written from the
-// host's, where also lies what is offloaded.
+// Returns the bytes of the plan's buffers on the device. This excludes the allowance, which is for other memory, and
+// offloaded tensors and the buffers for checkpoints, which are in host memory.
 int64_t planned_bytes(const RunPlan& plan) {
     int64_t sum = 0;
     for (const auto& [name, bytes] : plan.memory)
@@ -50,7 +50,7 @@ std::vector<float> of_all_ranks(double own, Context& ctx) {
     return values;
 }
 
-// Two micro-batches a step. Memory is within 1% of the plan, and ranks send what the formulas say.
+// Trains with two micro-batches per step. Checks that memory is within 1% of the plan, and traffic as predicted.
 void check(const char* sharding) {
     Context ctx;
     const int ranks = ctx.comm->size(), rank = ctx.comm->rank();
@@ -135,7 +135,7 @@ TEST_CASE("train/sharding: --offload keeps masters and optimizer state off the d
                 if (name == "optimizer state" || (name == "weights, float masters" && dtype[0] == 'b'))
                     offloaded += bytes;
             REQUIRE(offloaded > 0);
-            // Momenta of stacks are aligned to 256 bytes each.
+            // The momentum of each stack is aligned to 256 bytes.
             const int64_t less = used(false) - used(true);
             REQUIRE(less >= offloaded);
             REQUIRE(less <= offloaded + 256 * plan.params.count());

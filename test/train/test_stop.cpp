@@ -17,7 +17,7 @@
 namespace teon {
 namespace {
 
-// How a child process ends that runs the body: its exit status, or minus the signal that ended it.
+// Runs the body in a child process. Returns its exit status, or minus the number of the signal that ended it.
 int end_of(const std::function<int()>& body) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,5 +1,5 @@
-// What the host may do in a training step: queue. It allocates nothing, frees nothing and waits for nothing but what is
-// two batches or a step old, so that the device never runs dry; and the whole step can be captured as a graph.
+// In a training step the host only queues work. It allocates nothing, frees nothing and waits only for work that is two
+// batches or one step old, so that the device never runs dry. The whole step can be captured as a graph.
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
 #include "model/decoder.h"
@@ -41,7 +41,7 @@ std::vector<float> read(const float* from, int64_t n, const Stream& stream) {
     return values;
 }
 
-// Forward, backward and update on a batch that stays where it is.
+// Forward, backward and update on a batch at fixed addresses.
 struct Step {
     Context context;
     std::unique_ptr<Model> model;
@@ -123,8 +123,8 @@ TEST_CASE("train/trainer: a step allocates nothing, frees nothing and does not w
             for (const bool graphs : {false, true}) {
                 CAPTURE(llama, graphs);
                 Training t(llama, method, graphs);
-                // Buffers that grow have grown; and each place of a batch has its graphs, for a first micro-step and a
-                // later one: there are 4 places, so 4 steps after the first.
+                // After these steps, buffers have grown to their size, and each of the 4 places of a batch has its
+                // graphs, for a first and for a later micro-step: 4 steps after the first.
                 for (int i = 0; i < 5; ++i) t.trainer.step();
 
                 const cpu::Counters& now = *counters();
@@ -136,9 +136,9 @@ TEST_CASE("train/trainer: a step allocates nothing, frees nothing and does not w
                 REQUIRE(now.frees == frees);
                 REQUIRE(now.waits == waits);
                 REQUIRE(now.pageable_waits == pageable);
-                // The copy of the batch before last, for each micro-batch, and the metrics of the step before.
+                // For the copy of the batch before last, in each micro-batch, and for the metrics of the step before.
                 REQUIRE(now.event_waits <= events + kSteps * (kMicroSteps + 1));
-                // Beside what is replayed: the loss, the norm of the gradients and the decision, five kernels.
+                // In addition to the graphs, five kernels: the loss, the norm of the gradients and the decision.
                 REQUIRE((now.launches <= launches + kSteps * 5) == graphs);
                 t.trainer.finish();
             }
@@ -150,7 +150,7 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
             for (const Ortho ortho : {Ortho::polar_express, Ortho::svd}) {
                 CAPTURE(llama);
                 Training queued(llama, method, false, ortho), replayed(llama, method, true, ortho);
-                // Each graph is made by the fifth step and replayed by the ninth, at learning rates that rise and fall.
+                // By the fifth step each graph exists, and by the ninth it is replayed. Learning rates rise and fall.
                 for (int i = 0; i < 12; ++i) {
                     const auto expected = queued.trainer.step(), found = replayed.trainer.step();
                     REQUIRE(expected.has_value() == found.has_value());
