@@ -70,8 +70,8 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
     }
     CHECK_USAGE(!tokens.empty(), "--prompt: no token is known to begin texts, so the prompt cannot be empty");
     const int largest = *std::max_element(tokens.begin(), tokens.end());
-    CHECK_USAGE(largest < vocab_size, "--prompt: token {} is outside the model's vocabulary of {}", largest,
-                vocab_size);
+    CHECK_USAGE(largest < vocab_size, "{}: token {} is outside the model's vocabulary of {}",
+                o.prompt_tokens.empty() ? "--prompt" : "--prompt-tokens", largest, vocab_size);
     return tokens;
 }
 

@@ -4,8 +4,8 @@
     scripts/check_layers.py [FOLDER]     the tree to check (default: this one)
 
 Includes follow the table below and form no cycle. A function that a header declares is defined in the header's own
-source file. Backend names stay in runtime/ and cpu/. Every kernel begins with wait_for_earlier_kernels(). No line is
-longer than 120 columns. Prints each fault with its file and line; exit status 1 if there is any.
+source file. Backend names stay in runtime/, cpu/ and gpusim/. Every kernel begins with wait_for_earlier_kernels(). No
+line is longer than 120 columns. Prints each fault with its file and line; exit status 1 if there is any.
 """
 import os
 import pathlib
@@ -79,9 +79,9 @@ def check_lines(code):
         for number, line in enumerate(text.splitlines(), 1):
             where = f"{path}:{number}: "
             if ours and BACKEND.search(line):
-                yield where + f"names a backend outside runtime/ and cpu/: {line.strip()}"
+                yield where + f"names a backend outside runtime/, cpu/ and gpusim/: {line.strip()}"
             if ours and CONDITION.search(line):
-                yield where + f"has a condition on the backend outside runtime/ and cpu/: {line.strip()}"
+                yield where + f"has a condition on the backend outside runtime/, cpu/ and gpusim/: {line.strip()}"
             included = INCLUDE.match(line)
             if not included:
                 continue

@@ -127,7 +127,7 @@ TEST_CASE("generation/sampling: a prompt is text or tokens of the vocabulary") {
     REQUIRE(prompt_of(o, nullptr, {9, {9}}, 10) == std::vector<int>{1, 2});
     REQUIRE(prompt_of(o, nullptr, {}, 3) == std::vector<int>{1, 2});
     REQUIRE(error_of<UsageError>([&] { prompt_of(o, nullptr, {}, 2); }) ==
-            "--prompt: token 2 is outside the model's vocabulary of 2");
+            "--prompt-tokens: token 2 is outside the model's vocabulary of 2");
     o.prompt.push_back('a');
     REQUIRE_THROWS_AS(prompt_of(o, nullptr, {9, {9}}, 10), UsageError);
     o.prompt_tokens.clear();

@@ -133,7 +133,7 @@ class GenerateTest(Case):
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
         never = self.folder / "never"
-        self.assertIn("--prompt: token 257 is outside the model's vocabulary of 257",
+        self.assertIn("--prompt-tokens: token 257 is outside the model's vocabulary of 257",
                       self.error_of(BUILD / "train_gpt2", "--data", self.folder / "data", *self.shape, "--steps", 1,
                                     "--sample-every", 1, "--prompt-tokens", "5,257", "--out", never))
         self.assertFalse(never.exists())

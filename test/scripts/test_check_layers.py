@@ -48,9 +48,10 @@ class CheckLayers(unittest.TestCase):
              "optim/lion.cpp:1: includes model/head.h; of model/, optim/ may include "
              "param_table param_layout param_store model only"),
             ({"train/loop.cpp": "// by cudaMemcpy\n"},
-             "train/loop.cpp:1: names a backend outside runtime/ and cpu/: // by cudaMemcpy"),
+             "train/loop.cpp:1: names a backend outside runtime/, cpu/ and gpusim/: // by cudaMemcpy"),
             ({"kernels/relu.cu": "#ifdef X\n#elif defined(TEON_CUDA)\n#endif\n"},
-             "kernels/relu.cu:2: has a condition on the backend outside runtime/ and cpu/: #elif defined(TEON_CUDA)"),
+             "kernels/relu.cu:2: has a condition on the backend outside runtime/, cpu/ and gpusim/: "
+             "#elif defined(TEON_CUDA)"),
             ({"kernels/relu.cu": "\n__global__ void relu_kernel(float* out) {\n    out[0] = 0;\n}\n"},
              "kernels/relu.cu:2: a kernel that does not begin with wait_for_earlier_kernels()"),
             ({"cpu/a.h": '#include "cpu/b.h"\n', "cpu/b.h": "",
