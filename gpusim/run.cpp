@@ -105,8 +105,8 @@ private:
         return able.empty() ? -1 : able[pick(*w_.block, able.size())];
     }
 
-    // All groups wait: joins the lanes at the same instruction, and lets them pass if all lanes that the instruction
-    // needs are there. If all live lanes wait at a barrier, the warp does.
+    // All groups wait: joins the lanes at the same instruction, and lets those pass for which all lanes that they need
+    // are there. If all live lanes wait at a barrier, the warp does.
     void resolve() {
         merge();
         if (w_.groups.size() == 1 && code_[static_cast<size_t>(w_.groups[0].at)].kind == Kind::barrier) {
@@ -114,14 +114,16 @@ private:
             return;
         }
         bool any = false;
-        for (size_t k = 0; k < w_.groups.size(); ++k) {
-            const Instruction& i = code_[static_cast<size_t>(w_.groups[k].at)];
+        for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
+            const auto [at, lanes, waits] = w_.groups[k];
+            const Instruction& i = code_[static_cast<size_t>(at)];
             w_.blocked |= i.kind == Kind::poll;
-            if (i.kind == Kind::barrier || i.kind == Kind::poll || !meet(i, w_.groups[k].lanes, w_.groups[k].lanes))
-                continue;
-            ++w_.groups[k].at;
-            w_.groups[k].waits = false;
+            if (i.kind == Kind::barrier || i.kind == Kind::poll) continue;
+            const Lanes passed = meet(i, lanes, lanes);
+            if (passed == 0) continue;
             any = true;
+            w_.groups[k] = {at + 1, passed};
+            if (passed != lanes) w_.groups.push_back({at, lanes & ~passed, true});
         }
         if (any) w_.blocked = false;
         if (!any && !w_.blocked) report_deadlock();
@@ -140,18 +142,19 @@ private:
              fmt::format("lanes of a warp wait for each other at different instructions, and never meet:{}", where));
     }
 
-    // Executes the instruction if all lanes that it needs are among `lanes`; returns whether it did. `here` adds the
-    // lanes at the instruction whose guard is false.
-    bool meet(const Instruction& i, Lanes lanes, Lanes here) {
+    // Executes the instruction for those of `lanes` that find all lanes they need among them; returns these. `here` adds
+    // the lanes at the instruction whose guard is false.
+    Lanes meet(const Instruction& i, Lanes lanes, Lanes here) {
         if (i.kind == Kind::aligned) {
             if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");
-            if (lanes != w_.live) return false;
+            if (lanes != w_.live) return 0;
             if (lanes != kAllLanes)
                 fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
             i.run(w_, i, lanes);
-            return true;
+            return lanes;
         }
         const Lanes* masks = w_.at<Lanes>(i.operands[i.count - 1]);
+        Lanes passed = 0;
         for (Lanes left = lanes; left;) {
             const int lane = first_lane(left);
             const Lanes mask = masks[lane];
@@ -160,15 +163,17 @@ private:
                 fail(
                     w_, i, lane,
                     fmt::format("the mask {:#x} names lane {}, which has returned", mask, first_lane(mask & ~w_.live)));
-            if (mask & ~left) return false;
+            left &= ~(Lanes{1} << lane);
+            if (mask & ~lanes) continue;
             for_lanes(mask, [&](int l) {
                 if (masks[l] != mask)
                     fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
             });
             left &= ~mask;
+            passed |= mask;
         }
-        for (Lanes left = lanes; left; left &= ~masks[first_lane(left)]) i.run(w_, i, masks[first_lane(left)]);
-        return true;
+        for (Lanes left = passed; left; left &= ~masks[first_lane(left)]) i.run(w_, i, masks[first_lane(left)]);
+        return passed;
     }
 
     Lanes guarded(const Instruction& i, Lanes lanes) {
@@ -233,19 +238,17 @@ private:
                         fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp reach this barrier");
                     return leave(true);
                 case Kind::collective:
-                case Kind::aligned:
-                    if (!random_ && meet(i, lanes, active)) {
+                case Kind::aligned: {
+                    const Lanes passed = random_ ? 0 : meet(i, lanes, active);
+                    if (passed == lanes) {
                         ++at;
                         continue;
                     }
-                    if (lanes != active) {  // the other lanes continue
-                        leave();
-                        w_.groups[index].lanes = lanes;
-                        w_.groups[index].waits = true;
-                        w_.groups.push_back({at + 1, active & ~lanes});
-                        return;
-                    }
-                    return leave(true);
+                    leave(true);
+                    w_.groups[index].lanes = lanes & ~passed;
+                    if (const Lanes others = active & ~w_.groups[index].lanes) w_.groups.push_back({at + 1, others});
+                    return;
+                }
                 case Kind::poll: {
                     if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
                     const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait,

@@ -97,12 +97,11 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
                  "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
                  "cheap then keeps the output of GELU");
     t.toggle("--autotune", o.autotune,
-             "on a GPU, time the library's algorithms for each matrix product and use the fastest; the choice changes "
-             "the last "
-             "bits of results, and --algorithms keeps it");
+             "on a GPU, time the library's algorithms for each matrix product and use the fastest; changes the last "
+             "bits of results");
     OptionRow& algorithms =
         t.text("--algorithms", o.algorithms, "FILE",
-               "with --autotune: file of the algorithms chosen so far, to which new choices are added");
+               "with --autotune: file that keeps the chosen algorithms; new choices are added");
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
 }
@@ -269,8 +268,7 @@ void add_run_flags(OptionTable& t, Options& o) {
         "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
         "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
-        "--optimizer soap); auto: on a "
-        "GPU");
+        "--optimizer soap); auto: on a GPU");
     Choices<std::optional<Sharding>> shardings = {{"auto", std::nullopt}};
     for (const auto& [value, name] : kEnumNames<Sharding>) shardings.push_back({std::string(name), value});
     t.choice("--shard", o.shard, shardings,
@@ -296,9 +294,7 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", FREE);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
     t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
-             "minutes after which a run writes another checkpoint, by rank 0's clock; the next checkpoint replaces it; "
-             "0: only "
-             "by steps");
+             "minutes by rank 0's clock between checkpoints that the next one replaces; 0: only by steps");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount,
               "keep this many checkpoints; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,

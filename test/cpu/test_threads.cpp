@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,12 +11,13 @@
 #include <vector>
 
 #include "base/check.h"
-
 #include "test/support/catch.h"
+#include "test/support/cpu_time.h"
 #include "test/support/skip.h"
 
 using namespace teon;
 using cpu::parallel_for;
+using test::cpu_seconds_of;
 
 namespace {
 
@@ -27,13 +27,6 @@ struct ScopedThreads {
     ScopedThreads(ScopedThreads&&) = delete;
     int before;
 };
-
-// Returns the processor time of all threads of this process.
-double cpu_seconds() {
-    timespec t{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
@@ -135,15 +128,14 @@ TEST_CASE("cpu/threads: if the system refuses a thread, the error names the reme
 TEST_CASE("cpu/threads: idle threads sleep") {
     const ScopedThreads scope(8);
     REQUIRE(each_once(100, 1));
-    double before = cpu_seconds();
-    sleep_ms(300);
-    REQUIRE(cpu_seconds() - before < 0.1);  // seven workers without work; spinning, they would take 0.3 s per processor
+    REQUIRE(cpu_seconds_of([] { sleep_ms(300); }) < 0.1);  // spinning, they would take 0.3 s per processor
 
-    before = cpu_seconds();
-    parallel_for(8, 1, [&](int64_t i) {
-        if (i == 0) sleep_ms(300);
+    const double waiting = cpu_seconds_of([] {
+        parallel_for(8, 1, [](int64_t i) {
+            if (i == 0) sleep_ms(300);
+        });
     });
-    REQUIRE(cpu_seconds() - before < 0.1);  // seven of eight wait for the first
+    REQUIRE(waiting < 0.1);  // seven of eight wait for the first
 }
 
 TEST_CASE("cpu/threads: processors, affinity and the environment limit the number of threads") {

@@ -124,6 +124,10 @@ TEST_CASE("gpusim/checks: masks, collectives and barriers that miss lanes") {
            {"their mask", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555; $end:", ""},
            {"reads outside",
             odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 1, 31, 0x55555555; $end:", "which is not in the mask"},
+           {"some wait for lanes that others wait for",
+            "setp.lt.u32 %p1, %r0, 8; selp.b32 %r5, 0xff, 0xffffff00, %p1; setp.ge.u32 %p2, %r0, 16; @%p2 bra $b;"
+            "$a: bar.warp.sync %r5; @!%p1 bra $end; $b: bar.warp.sync 0xffff00ff; @!%p1 bra $a; $end:",
+            ""},
            {"two places", odd + "@%p1 bra $b; bar.sync 0; bra.uni $end; $b: bar.sync 0; $end:", "and never meet"},
            {"part of the block",
             "setp.lt.u32 %p1, %r0, 32; @%p1 bra $b; bar.sync 0; bra.uni $end;"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attacks training for a while and prints a table of what was tried and what failed (`make soak`).
+"""Interrupts and damages training runs for a given time and prints a table of tries and failures (`make soak`).
 
     MINUTES=3 make soak
     python3 test/programs/soak.py --minutes 30 --fuzz build/cpu-asan/tests --markdown docs/soak.md
@@ -56,7 +56,7 @@ def outcome(attempt, *arguments):
         return f"{attempt.__name__}{arguments}\n{traceback.format_exc()}"
 
 
-@part("SIGKILL at a random moment, one rank; resumed to the same bits", 0.25)
+@part("SIGKILL at a random moment; resumed to the same bits", 0.25)
 def kills(_):
     case = prepared(test_resume.ResumeTest, "kill_and_resume")
     for seed in range(10**9):
@@ -75,7 +75,7 @@ def kills_of_ranks(_):
         case.doCleanups()
 
 
-@part("SIGTERM, SIGINT, SIGHUP while the stack pointer is no stack, one and two ranks; saved, and ended as it should",
+@part("SIGTERM, SIGINT, SIGHUP while the stack pointer is outside the stack, one or two ranks; saved, right exit",
       0.2)
 def signals(_):
     case, rng = prepared(test_signals.Signals, "stop_by_signal"), random.Random(1)
@@ -87,7 +87,7 @@ def signals(_):
         subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
 
 
-@part("A profiler's SIGPROF in a product, whose stack pointer is no stack; the same bits", 0.1)
+@part("SIGPROF of a profiler while the stack pointer is outside the stack; the same bits", 0.1)
 def profiles(_):
     case = prepared(test_signals.Signals, "profile")
     for i in range(10**9):
@@ -97,7 +97,7 @@ def profiles(_):
         subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
 
 
-@part("One file operation fails: EIO, ENOSPC once and for good, short, killed in it; resumed to the same bits", 1)
+@part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 1)
 def faults(_):
     case = prepared(test_resume.ResumeTest, "survive_fault")
     tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)
@@ -107,7 +107,7 @@ def faults(_):
         yield 1, outcome(case.survive_fault, *arguments), len(tries)
 
 
-@part("Damaged checkpoints, weights, JSON, TOML, tokenizers, shards and command lines; refused in one line, or read",
+@part("Damaged checkpoints, weights, JSON, TOML, tokenizers, shards, command lines; refused in one line or read",
       0.2)
 def fuzz(options):
     for seed in range(1, 10**9):
