@@ -179,8 +179,10 @@ TEST_CASE("model/decoder: FP8 weights are cast at the first micro-batch of a ste
         Fp8Run r("llama", MatmulDType::fp8, {}, keeps);
         const Outcome once = r.once();
         r.runner.loss(r.batch, true, 1.0f, /*accumulate=*/true);
-        std::vector<float> twice = r.runner.gradients();
-        for (size_t i = 0; i < twice.size(); ++i) REQUIRE(twice[i] == 2 * once.gradients[i]);
+        std::vector<float> expected = once.gradients;
+        for (float& g : expected) g *= 2;
+        // A product may begin its sums with what it adds to.
+        REQUIRE(relative_distance(r.runner.gradients(), expected) <= rounding_distance(r.config, B * 32));
         std::vector<float> w = r.runner.masters();
         for (float& x : w) x *= 0.5f;
         r.runner.set_masters(w);
