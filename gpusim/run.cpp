@@ -142,8 +142,8 @@ private:
              fmt::format("lanes of a warp wait for each other at different instructions, and never meet:{}", where));
     }
 
-    // Executes the instruction for those of `lanes` that find all lanes they need among them; returns these. `here` adds
-    // the lanes at the instruction whose guard is false.
+    // Executes the instruction for those of `lanes` that find all lanes they need among them; returns these. `here`
+    // adds the lanes at the instruction whose guard is false.
     Lanes meet(const Instruction& i, Lanes lanes, Lanes here) {
         if (i.kind == Kind::aligned) {
             if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");

@@ -99,9 +99,8 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.toggle("--autotune", o.autotune,
              "on a GPU, time the library's algorithms for each matrix product and use the fastest; changes the last "
              "bits of results");
-    OptionRow& algorithms =
-        t.text("--algorithms", o.algorithms, "FILE",
-               "with --autotune: file that keeps the chosen algorithms; new choices are added");
+    OptionRow& algorithms = t.text("--algorithms", o.algorithms, "FILE",
+                                   "with --autotune: file that keeps the chosen algorithms; new choices are added");
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
 }
