@@ -118,7 +118,7 @@ Variable parse_variable(Space space, std::string_view text) {
         const std::string_view list = !in.done() && in.peek() == '{' ? in.enclosed('{', '}') : in.until("");
         for (const std::string_view value : split_operands(list)) {
             const uint64_t bits = parse_number(value);
-            CHECK(element <= sizeof bits, "PTX: initial values of {}, which is .{}, are not supported", v.name, type);
+            CHECK(element <= sizeof bits, "PTX: initial values of type '{}' are not modelled ({})", type, v.name);
             const auto* bytes = reinterpret_cast<const uint8_t*>(&bits);
             v.init.insert(v.init.end(), bytes, bytes + element);
         }

@@ -192,4 +192,6 @@ TEST_CASE("gpusim/instructions: an unknown instruction is named with its place")
     }
     const auto wide = [] { PtxKernel k(".reg .b128 %q1;"); };
     REQUIRE_THROWS_WITH(wide(), ContainsSubstring("registers of type 'b128' are not modelled"));
+    const auto initialized = [] { PtxKernel k("", ".global .align 16 .b128 some = 1;"); };
+    REQUIRE_THROWS_WITH(initialized(), ContainsSubstring("initial values of type 'b128' are not modelled (some)"));
 }
