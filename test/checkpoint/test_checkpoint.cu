@@ -338,14 +338,24 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
     Trained run(1, Method::adamw, false, DType::f32, 1);
     const std::string checkpoint = run.save(folder.path(), 7, files).folder;
     REQUIRE(find_checkpoint(folder.path() + "/none").folder.empty());
-    rlimit before;
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-    rlimit none = before;
-    none.rlim_cur = 3;
-    ::setrlimit(RLIMIT_NOFILE, &none);
-    const std::string found = error_of<ReadError>([&] { find_checkpoint(folder.path()); }),
-                      good = error_of<ReadError>([&] { newest_good_checkpoint(folder.path()); });
-    ::setrlimit(RLIMIT_NOFILE, &before);
+    // No file can be opened while it lives. It ends before the error is read, for which sanitizers open a pipe.
+    struct NoFiles {
+        NoFiles() {
+            ::getrlimit(RLIMIT_NOFILE, &before);
+            const rlimit none = {3, before.rlim_max};
+            ::setrlimit(RLIMIT_NOFILE, &none);
+        }
+        ~NoFiles() { ::setrlimit(RLIMIT_NOFILE, &before); }
+        rlimit before;
+    };
+    const std::string found = error_of<ReadError>([&] {
+        const NoFiles none;
+        find_checkpoint(folder.path());
+    });
+    const std::string good = error_of<ReadError>([&] {
+        const NoFiles none;
+        newest_good_checkpoint(folder.path());
+    });
     REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
     REQUIRE(good == found);
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
