@@ -115,10 +115,10 @@ Variable parse_variable(Space space, std::string_view text) {
         v.bytes = count.empty() ? 0 : element * static_cast<size_t>(to_int(count));
     }
     if (in.take('=')) {
+        CHECK(element <= sizeof(uint64_t), "PTX: initial values of type '{}' are not modelled ({})", type, v.name);
         const std::string_view list = !in.done() && in.peek() == '{' ? in.enclosed('{', '}') : in.until("");
         for (const std::string_view value : split_operands(list)) {
             const uint64_t bits = parse_number(value);
-            CHECK(element <= sizeof bits, "PTX: initial values of type '{}' are not modelled ({})", type, v.name);
             const auto* bytes = reinterpret_cast<const uint8_t*>(&bits);
             v.init.insert(v.init.end(), bytes, bytes + element);
         }

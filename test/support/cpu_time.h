@@ -1,4 +1,4 @@
-// Processor time. Unlike elapsed time, it does not grow while other processes use the processors.
+// Processor time in seconds. Unlike elapsed time, it does not grow while other processes use the processors.
 #pragma once
 
 #include <time.h>
@@ -12,7 +12,7 @@ inline double cpu_seconds() {
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Returns the processor time that work() takes, for ratios within one test.
+// Returns the processor time that work() takes.
 template <typename F>
 double cpu_seconds_of(F work) {
     const double before = cpu_seconds();

@@ -4,6 +4,7 @@
  *
  *   OUTSIDE_SIGNAL=S    the signal that product OUTSIDE_AT sends to the process
  *   OUTSIDE_AT=N        the index of that product, from 0
+ *   OUTSIDE_WAIT=1      that product ends after the program has written to standard error that it received the signal
  *   OUTSIDE_PROFILE=1   each product sends SIGPROF to its thread
  *   OUTSIDE_REPORT=FILE write the number of products and of handled SIGPROFs to this file at exit
  *
@@ -21,6 +22,7 @@
 #include "outside_the_stack.h"
 
 static _Atomic long products, handled;
+static _Atomic int reported;
 
 static long number(const char* name, long otherwise) {
     const char* text = getenv(name);
@@ -38,12 +40,23 @@ static void send_outside(long call, long a, long b, long c) {
     if (!call_outside(buffer, call, a, b, c)) abort();
 }
 
+ssize_t write(int file, const void* bytes, size_t n) {
+    static __typeof__(&write) next;
+    if (!next) next = (__typeof__(next))dlsym(RTLD_NEXT, "write");
+    if (file == STDERR_FILENO) reported = 1;
+    return next(file, bytes, n);
+}
+
 int dnnl_primitive_execute(const void* primitive, void* stream, int n, const void* arguments) {
     static __typeof__(&dnnl_primitive_execute) next;
     if (!next) next = (__typeof__(next))dlsym(RTLD_NEXT, "dnnl_primitive_execute");
     const long product = products++;
     if (number("OUTSIDE_PROFILE", 0)) send_outside(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGPROF);
-    if (product == number("OUTSIDE_AT", -1)) send_outside(SYS_kill, getpid(), number("OUTSIDE_SIGNAL", 0), 0);
+    if (product == number("OUTSIDE_AT", -1)) {
+        reported = 0;
+        send_outside(SYS_kill, getpid(), number("OUTSIDE_SIGNAL", 0), 0);
+        while (number("OUTSIDE_WAIT", 0) && !reported) usleep(100);
+    }
     return next(primitive, stream, n, arguments);
 }
 
