@@ -5,8 +5,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "optim/methods.h"
+#include "plan/length.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {
@@ -56,11 +58,21 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
 void open_data(RunPlan& p) {
     const Options& o = p.options;
     if (o.data.empty()) return;
-    p.train = open_dataset(o.data, "train");
-    if (!o.val_data.empty()) {
-        p.val = open_dataset(o.val_data, "val");
-    } else if (fs::is_directory(o.data)) {
-        p.val = open_dataset(o.data, "val");
+    try {
+        p.train = open_dataset(o.data, "train");
+        if (!o.val_data.empty()) {
+            p.val = open_dataset(o.val_data, "val");
+        } else if (fs::is_directory(o.data)) {
+            p.val = open_dataset(o.data, "val");
+        }
+    } catch (const MissingData& missing) {
+        if (!o.plan_only) throw;
+        p.train = p.val = {};
+        p.notes.emplace_back("note", fmt::format("{}: planned without data{}", missing.what(),
+                                                 o.fields.contains("vocab_size") || o.adopted
+                                                     ? ""
+                                                     : ", with the preset's vocabulary (--vocab-size)"));
+        return;
     }
     CHECK_USAGE(p.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
                 o.val_data);
@@ -71,51 +83,6 @@ void open_data(RunPlan& p) {
     for (const ShardInfo& shard : p.train.shards) p.data_tokens += shard.tokens;
 }
 
-int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
-    int64_t n = 0;
-    for (const ShardInfo& shard : shards) n += std::max<int64_t>(0, (shard.tokens - 1) / T);
-    return n;
-}
-
-// Throws UsageError unless products of flags fit: tokens and bytes in 64 bits, rows and a step's sequences in 32.
-void check_countable(const RunPlan& p) {
-    const Options& o = p.options;
-    int64_t tokens = 0;
-    CHECK_USAGE(!__builtin_mul_overflow(p.steps, o.batch_tokens, &tokens) && tokens <= INT64_MAX / 8,
-                "--steps {} x --batch-tokens {}: more tokens than can be counted ({:.1e})", p.steps, o.batch_tokens,
-                static_cast<double>(p.steps) * static_cast<double>(o.batch_tokens));
-    const int64_t sequences = o.batch_tokens / o.seq_len;
-    CHECK_USAGE(sequences <= INT_MAX,
-                "--batch-tokens {}: its {} sequences of --seq-len {} are more than can be counted", o.batch_tokens,
-                sequences, o.seq_len);
-    const DecoderConfig& c = p.config;
-    const double rows = static_cast<double>(std::max(1, o.micro_batch)) * o.seq_len;
-    const double width = static_cast<double>(c.NH) * o.seq_len + 8.0 * (c.C + c.Fp() + c.qkv_width());
-    const double bytes = 4 * rows * (c.L * width + c.Vp());
-    CHECK_USAGE(rows <= INT_MAX && bytes <= 0x1p60,
-                "--micro-batch {} x --seq-len {}: {:.1e} tokens with {:.1e} bytes of activations are more than can be "
-                "counted; lower one of the two",
-                std::max(1, o.micro_batch), o.seq_len, rows, bytes);
-}
-
-// Returns --batch-tokens for a run that does not give it: 524288, or on a CPU as many as 2e12 operations per rank train
-// (some seconds' work), at most 524288. Rounds down to whole sequences, the same number on each rank.
-int64_t default_batch_tokens(const RunPlan& p) {
-    constexpr double kGpuTokens = 524288, kCpuOperations = 2e12;
-    const double tokens =
-        p.is_gpu ? kGpuTokens : p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len);
-    const int64_t unit = int64_t{p.ranks} * std::max(1, p.options.micro_batch) * p.options.seq_len;
-    return std::max<int64_t>(1, static_cast<int64_t>(std::min(tokens, kGpuTokens)) / unit) * unit;
-}
-
-void check_shares(const Options& o, int ranks) {
-    const int64_t sequences = o.batch_tokens / o.seq_len, each = o.micro_batch > 0 ? o.micro_batch : 1;
-    CHECK_USAGE(sequences % (each * ranks) == 0,
-                "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
-                sequences, ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", each) : "",
-                (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
-}
-
 void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::all || !needs_whole_weights(o),
                 "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
@@ -124,34 +91,6 @@ void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
                 "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
                 "change their last bits; use --shard optimizer");
-}
-
-void plan_length(RunPlan& p) {
-    const Options& o = p.options;
-    if (o.steps) {
-        p.steps = o.steps;
-    } else if (o.tokens) {
-        p.steps = o.tokens / o.batch_tokens;
-        CHECK_USAGE(p.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
-    } else if (!p.train.shards.empty()) {
-        CHECK_USAGE(p.train.mixture.empty(),
-                    "--epochs: the sources of a mixture have epochs of their own; give --steps or "
-                    "--tokens");
-        const double windows = static_cast<double>(windows_of(p.train.shards, o.seq_len));
-        p.steps =
-            static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
-        CHECK_USAGE(p.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
-                    o.epochs, p.data_tokens, o.batch_tokens);
-    }
-    const auto [first, last] = o.profile_steps;
-    CHECK_USAGE(last == 0 || p.steps == 0 || last <= p.steps, "--profile-steps {}:{}: the run has {} steps", first,
-                last, p.steps);
-    if (!p.val.shards.empty()) {
-        const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
-        p.eval_windows = std::min(windows_of(p.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
-        CHECK_USAGE(p.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", p.val.shards[0].path,
-                    o.seq_len);
-    }
 }
 
 // Returns the given storage type, else one that suits the planned device, which need not be this machine's.
@@ -171,6 +110,24 @@ AttentionKind attention_of(const RunPlan& p) {
     return resolve_attention(c, asked);
 }
 
+// Notes what a GPU loses if no flash attention has the model's head size, and which number of heads would have it.
+void note_head_size(RunPlan& p) {
+    const DecoderConfig& c = p.config;
+    if (!p.is_gpu || p.run.dtype != DType::bf16 || p.options.attention != AttentionKind::automatic ||
+        p.run.attention == AttentionKind::flash)
+        return;
+    std::vector<std::string> ways;
+    for (const int size : {128, 64})
+        if (c.C % size == 0 && c.NKV == c.NH) ways.push_back(fmt::format("--heads {} (of {})", c.C / size, size));
+    // The forward pass alone writes each score as float, reads it, and writes and reads its probability as bf16.
+    const double scores = static_cast<double>(p.options.batch_tokens) * c.NH * c.L * p.run.T / 2;
+    p.notes.emplace_back(
+        "note", fmt::format("heads of {} have no flash attention: the scores of a step cross the device's memory, at "
+                            "least {}{}",
+                            c.HS(), bytes_text(12 * scores),
+                            ways.empty() ? "" : fmt::format("; {} would have it", fmt::join(ways, " or "))));
+}
+
 }  // namespace
 
 RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu, int ranks) {
@@ -181,16 +138,15 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.ranks = ranks;
     Options& o = p.options;
     if (o.adopted && !o.given.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
-    check_batch(o);
     open_data(p);
     p.config = make_config(family, o, p.train);
-    if (!o.data.empty()) check_document_mask(o, p.train);
-    if (o.batch_tokens == 0) o.batch_tokens = default_batch_tokens(p);
-    check_shares(o, ranks);
+    if (!p.train.shards.empty()) check_document_mask(o, p.train);
     check_sharding(o, ranks);
+    plan_batch(p);
     plan_length(p);
-    check_countable(p);
 
+    if (!o.adamw_lr) o.adamw_lr = default_adamw_lr(p.config.C);
+    o.optimizer.adamw_lr = *o.adamw_lr;
     p.run.B = std::max(1, o.micro_batch);
     p.run.T = o.seq_len;
     const DTypeChoice dtype = storage_of(p);
@@ -205,6 +161,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
                 o.offload_blocks, p.config.L, std::max(0, p.config.L - 2));
     p.run.offloaded_blocks = o.offload_blocks;
     p.run.attention = attention_of(p);
+    note_head_size(p);
     o.optimizer.ns_dtype = is_gpu ? DType::f16 : DType::f32;
     p.params = decoder_params(p.config);
     p.optimizer_plan = plan_optimizer(p.params, o.optimizer);
