@@ -35,6 +35,7 @@ LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official repository requires a r
 FILES = ("tokenizer.json", "tokenizer.model")  # use the first that exists in a folder or on the hub
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
 MAX_TOKEN_BYTES = 255
+MOST_IDS = 1 << 22  # of the engine's reader (data/tokenizer.cpp)
 
 
 def byte_alphabet():
@@ -152,8 +153,8 @@ class HuggingFace:
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
             tokens = [read_json(config, dict).get(key) for key in ("bos_token", "eos_token")]
-            names = [token["content"] if isinstance(token, dict) else token for token in tokens if token] + names
-        return next((self.ids[name] for name in names if name in self.ids), None)
+            names = [token.get("content") if isinstance(token, dict) else token for token in tokens] + names
+        return next((self.ids[name] for name in names if isinstance(name, str) and name in self.ids), None)
 
     def id_of(self, text):
         return self.ids.get(text)
@@ -207,8 +208,8 @@ def load(folder):
 def check_name(name, bpe_dir, delimiter):
     """Raises UsageError for a wrong name of a tokenizer, before any work is done."""
     if name.startswith("train:"):
-        if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
-            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {1 << 24} ids, as in train:8192")
+        if not re.fullmatch(r"train:[0-9]{1,8}", name) or not 257 <= int(name[6:]) <= MOST_IDS:
+            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {MOST_IDS} ids, as in train:8192")
     elif name not in ("gpt2", "bytes", "llama2"):
         if name.startswith("hf:"):
             if not (match := HUB_NAME.fullmatch(name)) or match["rest"]:
@@ -257,6 +258,9 @@ def create(folder, name, bpe_dir, delimiter, texts):
             shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
 
     tokenizer = KINDS[kind](staged, description)
+    if tokenizer.vocab_size > MOST_IDS:
+        raise UsageError(f"--tokenizer {name}: its largest id is {tokenizer.vocab_size - 1}; the training programs "
+                         f"read ids below {MOST_IDS}")
     library = LIBRARIES[kind]
     description |= {"kind": kind, "vocab_size": tokenizer.vocab_size,
                     "library": f"{library} {version(library)}" if library else "built in"}
@@ -286,7 +290,7 @@ def choose_delimiter(tokenizer, name, folder, delimiter):
             raise UsageError(f"{name}: no known token begins or ends documents; name one with --delimiter")
         return token
     token = tokenizer.id_of(delimiter)
-    if token is None and delimiter.isdigit() and int(delimiter) < tokenizer.vocab_size:
+    if token is None and re.fullmatch("[0-9]{1,10}", delimiter) and int(delimiter) < tokenizer.vocab_size:
         token = int(delimiter)
     if token is None:
         raise UsageError(f"--delimiter {delimiter}: {name} has no such token")
@@ -320,7 +324,7 @@ def fetch_hub(name):
     hub = hub_client(f"the tokenizer {name}")
     try:
         info = hub.HfApi().repo_info(repository)
-        there = {file.rfilename for file in info.siblings}
+        there = {file.rfilename for file in info.siblings or () if isinstance(file.rfilename, str)}
         wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]
