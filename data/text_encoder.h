@@ -11,8 +11,8 @@ namespace teon {
 
 class TextEncoder {
 public:
-    // Starts the script for a tokenizer's folder: one that scripts/prepare.py made, or a published model's. Throws Error
-    // if Python or the script is missing.
+    // Starts the script for a tokenizer's folder: one that scripts/prepare.py made, or a published model's. Throws
+    // Error if Python or the script is missing.
     explicit TextEncoder(const std::string& folder);
 
     // Adds no delimiter; text that spells a special token stays text. Throws UsageError if the library is missing,

@@ -31,8 +31,8 @@ public:
     // missing or cannot encode the text.
     std::vector<int> encode(std::string_view text) const;
 
-    // The bytes of a token, which may be part of a character. Empty for ids outside the vocabulary. begins_text: whether
-    // the token is the first of a text, where SentencePiece adds a blank that is not the text's.
+    // The bytes of a token, which may be part of a character. Empty for ids outside the vocabulary. begins_text:
+    // whether the token is the first of a text, where SentencePiece adds a blank that is not the text's.
     std::string_view bytes(int token, bool begins_text = false) const;
 
     // The text that these tokens begin; another text begins after each delimiter.

@@ -59,7 +59,7 @@ LineServer::LineServer(const std::vector<std::vector<std::string>>& commands, do
     throw Error(fmt::format("{}: cannot be started: {}", name_, std::strerror(error)));
 }
 
-// posix_spawn() instead of fork(), which would copy the tables of a large process and run the handlers of its libraries.
+// posix_spawn(), because fork() would copy the tables of a large process and run the handlers of its libraries.
 int LineServer::start(const std::vector<std::string>& command) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return errno;
