@@ -1,5 +1,7 @@
 #include "generation/generate.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -34,7 +36,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
                        fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
-           "tokenizer.json")
+           "tokenizer.json or tokenizer.model")
         .default_text = "the checkpoint's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -63,9 +65,12 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
     if (!model.unused.empty()) print_error(fmt::format("generate: {}\n", unused_text(model)));
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
+    const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
+    const std::unique_ptr<Tokenizer> tokenizer =
+        needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;
     if (!o->tokenizer.empty()) {
-        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);
+        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json, tokenizer.json nor tokenizer.model",
+                    o->tokenizer);
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
@@ -82,11 +87,13 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
+    bool begins_text = true;
     auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
             print_output(fmt::format("{} ", token));
         else if (!model.limits.ends(token))
-            print_output(tokenizer->bytes(token));
+            print_output(tokenizer->bytes(token, begins_text));
+        begins_text = false;
         return true;
     };
     for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
