@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace teon {
@@ -22,6 +23,10 @@ int terminal_columns();
 size_t text_width();
 
 std::string lower_case(std::string text);  // of ASCII letters
+
+// Returns the text, of which at most 2,000 bytes remain, and of each word (a file's name, a key) at most 400: what is
+// left out of the middle becomes "...". For messages, whose names may come from a hostile file. Keeps UTF-8 whole.
+std::string shortened(std::string_view text);
 
 // Returns the parts of the text between commas; one part if there is no comma.
 std::vector<std::string> split(const std::string& text);

@@ -1,5 +1,7 @@
 #include "plan/report.h"
 
+#include <fmt/ranges.h>
+
 #include "base/text.h"
 #include "optim/methods.h"
 #include "plan/memory.h"

@@ -11,7 +11,12 @@ damaged, not finite, duplicates, or validated on other data. Exit status: 0; 1 i
 than being unfinished or a duplicate, or if no run remains; 2 usage.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import dataclasses
 import functools
 import hashlib
@@ -24,11 +29,11 @@ import statistics
 import sys
 import textwrap
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
 import significance
-from run_folder import BadRun, Unfinished, exit_code, find_runs, finite_number, is_done, open_run, printable
+from arguments import Parser, decimal
+from run_folder import BadRun, Unfinished, find_runs, is_done, open_run
+from startup import printable
+from written_files import replacing, target_of
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
@@ -490,8 +495,13 @@ def prepare_axis(axis, title, xlabel, ylabel):
 
 def save_figure(figure, title, path, plt):
     figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
+    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in figure.axes))]
+    texts = [figure._suptitle, *(text for axis in figure.axes for text in (axis.title, *axis.texts)),
+             *(text for legend in legends for text in (*legend.get_texts(), legend.get_title()))]
+    for text in texts:  # of runs and folders: a $ in a name does not begin a formula
+        text.set_text(re.sub(r"(?<!\\)\$", r"\\$", text.get_text()))
     figure.tight_layout()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    figure.savefig(target_of(path), dpi=130, bbox_inches="tight", format="png")
     plt.close(figure)
 
 
@@ -550,9 +560,9 @@ def plot_alignment(groups, path, plt):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
-    parser.add_argument("--target", type=finite_number,
+    parser.add_argument("--target", type=decimal(),
                         help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
     args = parser.parse_args()
@@ -570,7 +580,7 @@ def main():
     note = "\n".join(notes(groups, target, bits))
     print(f"{as_text(header, rows)}\n{note}")
     os.makedirs(args.out, exist_ok=True)
-    with open(os.path.join(args.out, "compare.md"), "w", encoding="utf-8") as file:
+    with replacing(os.path.join(args.out, "compare.md")) as file:
         file.write(as_markdown(header, rows) + f"\n\n{note}\n")
     written = ["compare.md"]
     try:
@@ -591,4 +601,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -5,16 +5,21 @@
 
 Prints validation loss in nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
 """
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import sys
 
-from run_folder import exit_code, open_run, read_object
+from arguments import Parser
+from run_folder import BadRun, open_run, read_object
 
 MODELS = ("uniform", "unigram", "bigram")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--baselines", required=True, metavar="FILE")
     parser.add_argument("--must-beat", required=True, choices=MODELS)
     parser.add_argument("runs", nargs="+", metavar="RUN")
@@ -42,4 +47,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -9,6 +9,11 @@ and baselines.json: the validation loss of a unigram and a bigram model fitted t
 token 256 begins each file. The hash of a file's name determines its split. The same version of Python always gives the
 same shards. Needs only Python.
 """
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import collections
 import hashlib
 import json
@@ -18,6 +23,8 @@ import platform
 import struct
 import sys
 import sysconfig
+
+from written_files import replacing
 
 DELIMITER = 256
 VOCAB_SIZE = 257
@@ -56,9 +63,8 @@ def write_shard(path, documents):
         wide[::2] = text
         tokens += wide
     shard = struct.pack("<3i", MAGIC, VERSION, len(tokens) // 2).ljust(HEADER_BYTES, b"\0") + tokens
-    with open(path + ".staged", "wb") as file:
+    with replacing(path, "wb") as file:
         file.write(shard)
-    os.replace(path + ".staged", path)
     return {"file": os.path.basename(path), "tokens": len(tokens) // 2, "documents": len(documents),
             "bytes": len(shard), "text_bytes": sum(map(len, documents)), "sha256": hashlib.sha256(shard).hexdigest()}
 
@@ -69,7 +75,7 @@ def write_tokenizer(folder):
     os.makedirs(folder, exist_ok=True)
     tokens = struct.pack("<4i", 20240328, 2, VOCAB_SIZE, DELIMITER).ljust(HEADER_BYTES, b"\0")
     tokens += b"".join(bytes([1, byte]) for byte in range(256)) + b"\0"
-    with open(os.path.join(folder, "tokens.bin"), "wb") as file:
+    with replacing(os.path.join(folder, "tokens.bin"), "wb") as file:
         file.write(tokens)
     description = {"name": "bytes", "kind": "bytes", "vocab_size": VOCAB_SIZE, "library": "built in",
                    "delimiter": DELIMITER, "delimiter_text": "no byte",
@@ -105,10 +111,9 @@ def baselines(train, val):
 
 
 def write_json(path, value):
-    with open(path + ".staged", "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-    os.replace(path + ".staged", path)
 
 
 def main():
@@ -143,4 +148,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

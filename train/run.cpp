@@ -6,6 +6,7 @@
 #include <ctime>
 #include <thread>
 
+#include "base/standard_streams.h"
 #include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "options/command_line.h"
@@ -71,17 +72,17 @@ void print_plan(const ModelFamily& family, Options options) {
     if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
-        fmt::print("{:<12}{}\n", "device",
+        print_output(fmt::format("{:<12}{}\n", "device",
                    wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", gpu->name,
                                        gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
                                        gpu->peak_bf16_flops / 1e12),
-                           12, text_width()));
+                           12, text_width())));
     else
-        fmt::print("{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
+        print_output(fmt::format("{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
                    is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
                    bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
-                   wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width()));
-    fmt::print("{}", plan_report(plan));
+                   wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width())));
+    print_output(plan_report(plan));
 }
 
 // Trains on this rank. Returns the signal that ended the run, else 0.
@@ -138,7 +139,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         };
         return run_training(plan, device, context, start, stop);
     } catch (const std::exception& error) {
-        context.comm->fail(error.what());
+        context.comm->fail(message_of(error));
         throw;
     }
 }
@@ -170,13 +171,14 @@ void report_error(const ModelFamily& family, const std::exception& error) {
         }
     } catch (const UsageError&) {  // the environment is the error that is reported
     }
-    fmt::print(stderr, "{}", error_line(family.program(), rank + error.what()));
+    print_error(error_line(family.program(), rank + message_of(error)));
 }
 
 }  // namespace
 
 int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
+        prepare_process();
         StopRequest stop;
         if (run(family, argc, argv, stop) != SIGINT) return 0;
         std::fflush(nullptr);
