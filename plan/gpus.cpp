@@ -15,9 +15,9 @@ KnownGpu gpu(const char* name, const char* full_name, int multiprocessors, int c
             spread};
 }
 
-// Returns rates of a GPU that was not calibrated: the shares of the data sheet that H100's products and A100's attention
-// and memory (312 TFLOP/s, 2039 GB/s) reach. mma_tflops: bf16 by mma.sync, which attention uses on all but sm_90.
-// GB/s: of device memory, sent to a neighbour, and over PCIe.
+// Returns rates of a GPU that was not calibrated: the shares of the data sheet that products reach on an H100, and
+// attention and memory on an A100 (312 TFLOP/s, 2039 GB/s). mma_tflops: bf16 by mma.sync, by which attention multiplies
+// on all but sm_90. memory in GB/s; link, to a neighbour, and pcie in bytes/s.
 GpuRates by_data_sheet(double tflops, double mma_tflops, double memory, double link, double pcie) {
     return {kH100.products / 989e12 * tflops * 1e12,
             kA100.attention / 312e12 * mma_tflops * 1e12,

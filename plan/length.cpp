@@ -29,8 +29,7 @@ int64_t batch_unit(const RunPlan& p) {
 double tokens_to_divide(const RunPlan& p) {
     const Options& o = p.options;
     double tokens = INFINITY;
-    if (!p.train.shards.empty())
-        tokens = static_cast<double>(windows_of(p.train.shards, o.seq_len) * o.seq_len);
+    if (!p.train.shards.empty()) tokens = static_cast<double>(windows_of(p.train.shards, o.seq_len) * o.seq_len);
     if (o.epochs > 0) tokens *= std::min(1.0, o.epochs);
     if (o.tokens > 0) tokens = std::min(tokens, static_cast<double>(o.tokens));
     return tokens;
@@ -105,7 +104,8 @@ void warn_of_few_steps(RunPlan& p) {
     const int64_t smaller = default_batch_tokens(p);
     std::string advice;
     if (smaller < o.batch_tokens)
-        advice = fmt::format("--batch-tokens {} makes {} of the same data", smaller, p.steps * o.batch_tokens / smaller);
+        advice =
+            fmt::format("--batch-tokens {} makes {} of the same data", smaller, p.steps * o.batch_tokens / smaller);
     else if (o.tokens > 0)
         advice = fmt::format("--tokens {} makes {}", kStepsOfEpoch * o.batch_tokens, kStepsOfEpoch);
     else
@@ -126,8 +126,8 @@ void plan_batch(RunPlan& p) {
                     o.batch_tokens, o.seq_len);
         const int64_t given = o.batch_tokens, unit = given > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
         o.batch_tokens = given / unit * unit;
-        p.notes.emplace_back("note", fmt::format("--batch-tokens {} is rounded down to {}, whole sequences of {}", given,
-                                                 o.batch_tokens, o.seq_len));
+        p.notes.emplace_back("note", fmt::format("--batch-tokens {} is rounded down to {}, whole sequences of {}",
+                                                 given, o.batch_tokens, o.seq_len));
     }
     check_shares(p);
 }

@@ -312,7 +312,9 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
     resume.this_call = true;
     resume.set = [&o, toggle = resume.set](const std::string& text) {
         std::error_code error;
-        if (text.find('/') == std::string::npos && !std::filesystem::is_directory(text, error)) return toggle(text);
+        const std::string word = lower_case(text);
+        const bool is_path = text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
+        if (!is_path || word == "on" || word == "off" || word == "true" || word == "false") return toggle(text);
         o.resume = true;
         o.resumed_folder = text;
     };

@@ -15,7 +15,8 @@ namespace {
 // A forward pass has a third of a step's products.
 double evaluation_steps(const RunPlan& p) {
     const Options& o = p.options;
-    const double evaluations = 1 + (o.eval_every > 0 ? std::floor(static_cast<double>((p.steps - 1) / o.eval_every)) : 0);
+    const double evaluations =
+        1 + (o.eval_every > 0 ? std::floor(static_cast<double>((p.steps - 1) / o.eval_every)) : 0);
     return evaluations * static_cast<double>(p.eval_windows * o.seq_len) / (3.0 * static_cast<double>(o.batch_tokens));
 }
 
@@ -27,8 +28,8 @@ std::string time_text(const RunPlan& p, const KnownGpu* gpu) {
     if (p.steps == 0) return "unknown until --tokens, --steps or the data give the length";
     const double steps = static_cast<double>(p.steps) + evaluation_steps(p), wide = std::exp(gpu->spread);
     const double hours = steps * step_time(p, gpu->rates).total() / 3600;
-    std::string text = fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide,
-                                   p.ranks, gpu->name);
+    std::string text =
+        fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide, p.ranks, gpu->name);
     if (p.ranks > 1)
         text += fmt::format(", {:.3g} GPU hours ({:.3g} to {:.3g})", hours * p.ranks, hours * p.ranks / wide,
                             hours * p.ranks * wide);
@@ -39,7 +40,8 @@ std::string data_text(const RunPlan& p) {
     if (!p.train.shards.empty()) {
         int64_t bytes = 0;
         for (const DataSet* data : {&p.train, &p.val})
-            for (const ShardInfo& shard : data->shards) bytes += SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
+            for (const ShardInfo& shard : data->shards)
+                bytes += SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
         return bytes_on_disk(bytes) + " on disk";
     }
     const int64_t tokens = p.steps * p.options.batch_tokens;
@@ -74,12 +76,14 @@ std::string whole_run_table(const RunPlan& p, const KnownGpu* gpu) {
     line("time", time_text(p, gpu));
     if (gpu && predicts_step_time(p)) {
         const double speed = static_cast<double>(p.options.batch_tokens) / step_time(p, gpu->rates).total();
-        const double share = speed * decoder_flops_per_token(p.config, p.run.T) / (p.ranks * gpu->device.peak_bf16_flops);
+        const double share =
+            speed * decoder_flops_per_token(p.config, p.run.T) / (p.ranks * gpu->device.peak_bf16_flops);
         line("speed", fmt::format("{} tokens/s, {:.1f}% MFU", count_text(speed), 100 * share));
     }
     line("data", data_text(p));
     const int64_t each = checkpoint_bytes(p), count = most_checkpoints(p);
-    line("checkpoints", fmt::format("at most {} x {} = {} on disk", count, bytes_on_disk(each), bytes_on_disk(count * each)));
+    line("checkpoints",
+         fmt::format("at most {} x {} = {} on disk", count, bytes_on_disk(each), bytes_on_disk(count * each)));
     return out;
 }
 

@@ -72,16 +72,17 @@ void print_plan(const ModelFamily& family, Options options) {
     if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
-        print_output(fmt::format("{:<12}{}\n", "device",
-                   wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", gpu->name,
-                                       gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
-                                       gpu->peak_bf16_flops / 1e12),
-                           12, text_width())));
+        print_output(
+            fmt::format("{:<12}{}\n", "device",
+                        wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", gpu->name,
+                                            gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
+                                            gpu->peak_bf16_flops / 1e12),
+                                12, text_width())));
     else
         print_output(fmt::format("{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
-                   is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
-                   bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
-                   wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width())));
+                                 is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
+                                 bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
+                                 wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width())));
     print_output(plan_report(plan));
 }
 
