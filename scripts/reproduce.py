@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 import compare
 from reproduction import estimate, figures, plan, report, runs, tables
-from run_folder import text_of_error
+from run_folder import short, text_of_error
 
 
 def find(all_tables, name):
@@ -65,7 +65,7 @@ def costs(all_tables, scale, tflops):
             cost = known[key]
             hours = cells * cost.hours(tflops)
             total += hours
-            rows.append([table.id, name, str(cells), compare.short(cost.parameters), compare.short(cost.tokens),
+            rows.append([table.id, name, str(cells), short(cost.parameters), short(cost.tokens),
                          f"{cost.memory / 2**30:.1f}", f"{cells * cost.disk / 2**30:.1f}", f"{hours:.1f}"])
     return header, rows, total
 

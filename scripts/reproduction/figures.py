@@ -5,6 +5,7 @@ import os
 import statistics
 
 import compare
+import pictures
 
 from reproduction import plan, tables
 
@@ -18,7 +19,7 @@ def axes_of(count, plt, columns=2):
 
 
 # The colours of rows that occur in several tables, with this name or with ", PolarExpress" added.
-COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teon": compare.COLORS["teon"],
+COLORS = {"AdamW": pictures.COLORS["adamw"], "Muon": pictures.COLORS["muon"], "Teon": pictures.COLORS["teon"],
           "Muon, Q K V at lr / sqrt(2)": "#17becf", "Teon, rms-match": "#ff7f0e", "Teon, mode 2": "#9467bd",
           "Muon, SVD": "#2ca02c", "Muon, Jordan": "#8c564b", "Muon, You": "#bcbd22", "Teon, Jordan": "#e377c2",
           "Teon, You": "#e7ba52"}
@@ -27,7 +28,7 @@ COLORS = {"AdamW": compare.COLORS["adamw"], "Muon": compare.COLORS["muon"], "Teo
 def colors(table):
     """{row: colour}, the same in all figures."""
     names = {row.name: row.name.removesuffix(", PolarExpress") for row in table.rows}
-    found = compare.colors_of(names.values(), COLORS)
+    found = pictures.colors_of(names.values(), COLORS)
     return {name: found[plain] for name, plain in names.items()}
 
 
@@ -74,9 +75,9 @@ def training_curves(table, runs, path, plt):
             axes[2 * i].plot(steps[:cut], curve[:cut], label=name, **style(table, name))
             axes[2 * i + 1].plot(steps[tail:], curve[tail:], label=name, **style(table, name))
         for axis, part in zip(axes[2 * i:2 * i + 2], ("early", "late")):
-            compare.prepare_axis(axis, f"{model.name}: {part}", "steps", "training loss, nats per token")
+            pictures.prepare_axis(axis, f"{model.name}: {part}", "steps", "training loss, nats per token")
     legend_below(figure, axes)
-    compare.save_figure(figure, f"{table.title}: training loss", path, plt)
+    pictures.save_figure(figure, f"{table.title}: training loss", path, plt)
     return True
 
 
@@ -101,10 +102,10 @@ def validation_curves(table, runs, path, plt):
             drawn = True
         if last:
             axis.set_ylim(0.97 * min(last), 1.03 * max(last))
-            compare.mark_cut_off(axis)
-        compare.prepare_axis(axis, model.name, "steps", "validation perplexity")
+            pictures.mark_cut_off(axis)
+        pictures.prepare_axis(axis, model.name, "steps", "validation perplexity")
     legend_below(figure, axes)
-    compare.save_figure(figure, f"{table.title}: validation perplexity, mean ± deviation over seeds", path, plt)
+    pictures.save_figure(figure, f"{table.title}: validation perplexity, mean ± deviation over seeds", path, plt)
     return drawn
 
 
@@ -128,13 +129,13 @@ def rates(table, runs, path, plt):
         if worst:
             low, high = min(w[0] for w in worst), max(w[len(w) // 2] for w in worst)
             axis.set_ylim(low - 0.05 * (high - low), high + 0.2 * (high - low))
-            compare.mark_cut_off(axis)
+            pictures.mark_cut_off(axis)
         axis.set_xscale("log")
-        compare.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
+        pictures.prepare_axis(axis, model.name, "learning rate", "validation loss, nats per token")
         axis.set_xticks(sorted(tried), [f"{x:g}" for x in sorted(tried)], rotation=45, fontsize=8)
         axis.set_xticks([], minor=True)
     legend_below(figure, axes)
-    compare.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
+    pictures.save_figure(figure, f"{table.title}: loss against learning rate (one seed)", path, plt)
     return drawn
 
 
@@ -166,10 +167,10 @@ def alignment(table, runs, path, plt):
                 if points:
                     axis.plot(*zip(*points), lw=1.5, label=role)
             axis.set_ylim(0, 1)
-            compare.prepare_axis(axis, f"{model.name}: {side} singular vectors", "steps",
+            pictures.prepare_axis(axis, f"{model.name}: {side} singular vectors", "steps",
                                  "|inner product|, mean over neighbouring layers")
     legend_below(figure, axes)
-    compare.save_figure(figure, f"Alignment of the top singular vectors of momenta ({found[0][1].name})", path, plt)
+    pictures.save_figure(figure, f"Alignment of the top singular vectors of momenta ({found[0][1].name})", path, plt)
     return True
 
 
@@ -204,13 +205,13 @@ def forest_of(all_tables, title, runs, path, plt):
             axis.annotate(f"{middle:+.1f}%", (middle, place), xytext=(0, 7), textcoords="offset points", ha="center",
                           fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.6})
         seeds = sorted({m.against_best.n for m in rows})
-        compare.prepare_axis(axis, f"{model}, {' to '.join(map(str, seeds))} pairs of runs",
+        pictures.prepare_axis(axis, f"{model}, {' to '.join(map(str, seeds))} pairs of runs",
                              "perplexity, difference to Muon in per cent", "")
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
         axis.set_yticks(range(len(names)), names, fontsize=9)
         axis.set_ylim(len(names) - 0.4, -0.7)
         axis.margins(x=0.15)
-    compare.save_figure(figure, f"{title}, mean and 95% interval (left is better)", path, plt)
+    pictures.save_figure(figure, f"{title}, mean and 95% interval (left is better)", path, plt)
     return True
 
 
@@ -232,8 +233,8 @@ def step_times(table, runs, path, plt):
         for place, share in zip(places, own):
             axis.text(1.02 + share, place, f"+{100 * share:.0f}%", va="center", fontsize=8)
         axis.invert_yaxis()
-        compare.prepare_axis(axis, model.name, "time of a step: forward and backward (1), optimizer", "")
-    compare.save_figure(figure, f"{table.title}: time per step", path, plt)
+        pictures.prepare_axis(axis, model.name, "time of a step: forward and backward (1), optimizer", "")
+    pictures.save_figure(figure, f"{table.title}: time per step", path, plt)
     return True
 
 

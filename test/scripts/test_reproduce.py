@@ -310,7 +310,7 @@ class ReproduceTest(Case):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
         svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
         shown = []
-        with mock.patch("compare.save_figure", lambda figure, *_: shown.append(figure)):
+        with mock.patch("pictures.save_figure", lambda figure, *_: shown.append(figure)):
             figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
         self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]] * 2)
 
