@@ -12,11 +12,15 @@ backend of this PyTorch; one JSON object per shape, backend and pass, at the sha
 import argparse
 import json
 import statistics
+import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from torch import nn
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError:
+    sys.exit("bench_torch.py: error: needs PyTorch: pip install torch")
 
 
 class Block(nn.Module):

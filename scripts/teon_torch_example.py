@@ -2,10 +2,14 @@
 """Trains a small GPT-2 of transformers on a text's bytes with Teon:  python3 scripts/teon_torch_example.py README.md"""
 import argparse
 import pathlib
+import sys
 
-import torch
-import transformers
-from teon_torch import Teon, stacks_of
+try:
+    import torch
+    import transformers
+    from teon_torch import Teon, stacks_of
+except ImportError as missing:
+    sys.exit(f"teon_torch_example.py: error: {missing}; pip install torch transformers")
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("text", type=pathlib.Path)
