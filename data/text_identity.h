@@ -1,5 +1,5 @@
-// Identifies the text that runs are validated on, so that runs with different tokenizers are compared only if their text
-// is the same (scripts/compare.py).
+// Identifies the text that runs are validated on. Runs with different tokenizers are compared only if their text is the
+// same (scripts/compare.py).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace teon {
 
 // White space is left out, because tokenizers may add a blank before a text. Two tokenizers cut the text's end at
-// different bytes, hence the hashes of its beginnings: of 8 to 32 times a power of two bytes, so that two texts of about
-// one length have a common one of more than nine tenths of it.
+// different bytes, hence the hashes of its beginnings: of 8 to 32 times a power of two bytes, so that two texts of
+// about one length have a common one of more than nine tenths of it.
 struct TextIdentity {
     int64_t bytes = 0;                                        // without white space
     std::vector<std::pair<int64_t, std::string>> beginnings;  // size and hash, by size

@@ -12,7 +12,12 @@ and omits runs that are unfinished, damaged, not finite, duplicates, or validate
 run was omitted for another reason than being unfinished or a duplicate, or if no run remains; 2 usage.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import dataclasses
 import functools
 import hashlib
@@ -24,24 +29,12 @@ import shutil
 import statistics
 import sys
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
 import pictures
 import significance
-from run_folder import (
-    BadRun,
-    Unfinished,
-    exit_code,
-    find_runs,
-    finite,
-    finite_number,
-    is_done,
-    open_run,
-    printable,
-    read_object,
-    short,
-)
+from arguments import Parser, decimal
+from run_folder import BadRun, Unfinished, find_runs, finite, is_done, open_run, read_object, short
+from startup import printable
+from written_files import replacing
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
@@ -637,12 +630,12 @@ def draw(groups, methods, out, bits):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
     parser.add_argument("--baseline", metavar="ROW",
                         help="compare with this row instead of the first one: an optimizer (its best row), a row's "
                              "name or the folder of a run")
-    parser.add_argument("--target", type=finite_number,
+    parser.add_argument("--target", type=decimal(),
                         help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", help="folder for compare.md and the plots (default: compare/ beside the runs)")
     args = parser.parse_args()
@@ -665,7 +658,7 @@ def main():
     print("\n\n".join("\n".join([as_text(header, rows), *lines]) for header, rows, lines in parts))
     out = default_out(runs) if args.out is None else args.out
     os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "compare.md"), "w", encoding="utf-8") as file:
+    with replacing(os.path.join(out, "compare.md")) as file:
         file.write("\n".join("\n\n".join([as_markdown(header, rows), "\n".join(lines) + "\n"])
                              for header, rows, lines in parts))
     written = ["compare.md", *draw(groups, methods, out, bits)]
@@ -674,4 +667,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs `make demo`: trains a small model with AdamW, Muon and Teon on plays of Shakespeare, compares the three and prints
-# what the last one writes.
+# Runs `make demo`: trains a small model with AdamW, Muon and Teon on plays of Shakespeare, compares the three and
+# prints what the last one writes.
 #
 #   MODEL=llama scripts/demo.sh      the small LLaMA instead of the small GPT-2
 #   DEMO_STEPS=30 scripts/demo.sh    shorter runs; they must end below a unigram model instead of a bigram model

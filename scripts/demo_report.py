@@ -5,7 +5,11 @@
 
 Prints nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
 """
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import array
 import collections
 import math
@@ -13,7 +17,8 @@ import os
 import struct
 import sys
 
-from run_folder import BadRun, exit_code, open_run, read_object
+from arguments import Parser
+from run_folder import BadRun, open_run, read_object
 
 MODELS = ("unigram", "bigram")
 HEADER_BYTES = 1024
@@ -78,7 +83,7 @@ def measures(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="the runs' shards, of uint16 tokens")
     parser.add_argument("--must-beat", required=True, choices=MODELS)
     parser.add_argument("runs", nargs="+", metavar="RUN")
@@ -104,4 +109,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

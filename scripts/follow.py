@@ -12,7 +12,12 @@ service, it prints the error and tries again, first after a second, later after 
 with tensorboard; or wandb; or mlflow.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import importlib
 import json
 import os
@@ -20,16 +25,16 @@ import shutil
 import sys
 import time
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
-from run_folder import BadRun, exit_code, is_done, open_run, printable, read_config, read_object
+from arguments import Parser, decimal
+from run_folder import BadRun, is_done, open_run, read_config, read_object
+from startup import complain, printable
+from written_files import replacing
 
 LONGEST_WAIT = 60  # seconds between attempts to reach a service
 
 
 def say(text):
-    print(printable(f"follow.py: {text}"), file=sys.stderr, flush=True)
+    complain(text)
 
 
 def scalars(line):
@@ -80,9 +85,8 @@ class Remembered:
         self.open(run, options, options.name or os.path.basename(os.path.abspath(run)), state and state["id"])
 
     def flush(self):
-        with open(self.path + ".staged", "w", encoding="utf-8") as file:
+        with replacing(self.path, durable=False) as file:  # often; a lost state only repeats steps
             json.dump({"id": self.id(), "step": self.last_step}, file)
-        os.replace(self.path + ".staged", self.path)
 
 
 class Wandb(Remembered):
@@ -148,14 +152,15 @@ def wait_for_run(run):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--to", required=True, choices=SERVICES)
     parser.add_argument("--project", default="teon",
                         help="project of Weights & Biases, experiment of MLflow (default teon)")
     parser.add_argument("--name", help="name of the run there (default: the folder's name)")
     parser.add_argument("--once", action="store_true", help="copy the existing lines and end")
-    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="time between reads (default 5)")
+    parser.add_argument("--interval", type=decimal(0.01, 86400), default=5.0, metavar="SECONDS",
+                        help="time between reads (default 5)")
     options = parser.parse_args()
     if not options.once:
         wait_for_run(options.run)
@@ -189,4 +194,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -7,11 +7,18 @@ Writes shakespeare_val_000000.bin, the first tenth of the text, and shakespeare_
 llm.c's layout: 256 little-endian int32 with magic 20240520, version 1 and the token count, then uint16 tokens),
 manifest.json and prepare.py's tokenizer/ for `bytes`. A token is a byte; token 256 begins the text.
 """
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import hashlib
 import json
 import os
 import struct
 import sys
+
+from written_files import replacing
 
 TEXT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "experiments", "shakespeare.txt")
 DELIMITER = 256
@@ -23,9 +30,8 @@ def write_shard(path, split, tokens, documents):
     """Writes a shard and returns its entry in the manifest."""
     shard = struct.pack("<3i", MAGIC, VERSION, len(tokens)).ljust(HEADER_BYTES, b"\0")
     shard += struct.pack(f"<{len(tokens)}H", *tokens)
-    with open(path + ".staged", "wb") as file:
+    with replacing(path, "wb") as file:
         file.write(shard)
-    os.replace(path + ".staged", path)
     return {"file": os.path.basename(path), "split": split, "tokens": len(tokens), "documents": documents,
             "bytes": len(shard), "sha256": hashlib.sha256(shard).hexdigest()}
 
@@ -36,20 +42,19 @@ def write_tokenizer(folder):
     os.makedirs(folder, exist_ok=True)
     tokens = struct.pack("<4i", 20240328, 2, VOCAB_SIZE, DELIMITER).ljust(HEADER_BYTES, b"\0")
     tokens += b"".join(bytes([1, byte]) for byte in range(256)) + b"\0"
-    with open(os.path.join(folder, "tokens.bin"), "wb") as file:
+    with replacing(os.path.join(folder, "tokens.bin"), "wb") as file:
         file.write(tokens)
     description = {"name": "bytes", "kind": "bytes", "vocab_size": VOCAB_SIZE, "library": "built in",
-                   "delimiter": DELIMITER, "delimiter_text": "no byte",
+                   "delimiter": DELIMITER, "delimiter_text": "no byte", "identity": hashlib.sha256(tokens).hexdigest(),
                    "files": {"tokens.bin": hashlib.sha256(tokens).hexdigest()}}
     write_json(os.path.join(folder, "description.json"), description)
     return description
 
 
 def write_json(path, value):
-    with open(path + ".staged", "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-    os.replace(path + ".staged", path)
 
 
 def main():
@@ -71,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

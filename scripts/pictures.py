@@ -1,10 +1,13 @@
 """Figures of runs: shared styles, and the curves that compare.py draws."""
 
 import math
+import re
 import statistics
 import textwrap
 
-from run_folder import finite, printable, short
+from run_folder import finite, short
+from startup import printable
+from written_files import target_of
 
 # The colour of an optimizer in all figures, and the colours of everything else.
 COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
@@ -66,8 +69,13 @@ def prepare_axis(axis, title, xlabel, ylabel):
 
 def save_figure(figure, title, path, plt):
     figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
+    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in figure.axes))]
+    texts = [figure._suptitle, *(text for axis in figure.axes for text in (axis.title, *axis.texts)),
+             *(text for legend in legends for text in (*legend.get_texts(), legend.get_title()))]
+    for text in texts:  # of runs and folders: a $ in a name does not begin a formula
+        text.set_text(re.sub(r"(?<!\\)\$", r"\\$", text.get_text()))
     figure.tight_layout()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    figure.savefig(target_of(path), dpi=130, bbox_inches="tight", format="png")
     plt.close(figure)
 
 

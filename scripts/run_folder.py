@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import sys
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
@@ -201,11 +200,6 @@ def find_checkpoint(folder):
     return max(found, key=lambda path: int(path.rpartition("_")[2]))
 
 
-def printable(text):
-    """Returns the text with control characters as escapes such as \\x1b: one line that cannot control a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def finite(x):
     return isinstance(x, (int, float)) and math.isfinite(x)
 
@@ -215,31 +209,3 @@ def short(n):
         if n >= size:
             return f"{n / size:.3g}{unit}"
     return f"{n:.3g}"
-
-
-def text_of_error(error):
-    """Returns an OSError's file and reason in one line."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-
-
-def program():
-    return os.path.basename(sys.argv[0])
-
-
-def exit_code(main):
-    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun or an OSError; 130 after Ctrl-C;
-    0 if the output was closed (`| head`)."""
-    try:
-        return main()
-    except BadRun as fault:
-        print(printable(f"{program()}: error: {fault}"), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        print(printable(f"{program()}: error: {text_of_error(error)}"), file=sys.stderr)
-        return 1

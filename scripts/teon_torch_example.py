@@ -2,14 +2,13 @@
 """Trains a small GPT-2 of transformers on a text's bytes with Teon:  python3 scripts/teon_torch_example.py README.md"""
 import argparse
 import pathlib
-import sys
 
 try:
     import torch
     import transformers
     from teon_torch import Teon, stacks_of
 except ImportError as missing:
-    sys.exit(f"teon_torch_example.py: error: {missing}; pip install torch transformers")
+    raise SystemExit(f"teon_torch_example.py: error: {missing}; pip install torch transformers") from None
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("text", type=pathlib.Path)

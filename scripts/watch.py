@@ -8,13 +8,19 @@ On a terminal it updates the state until the run's last step (Ctrl-C to leave). 
 prints the state once.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import os
 import sys
 import time
 
+from arguments import Parser, decimal
 from live import Live, clipped, duration, progress_bar
-from run_folder import exit_code, find_runs, is_done, open_run, printable
+from run_folder import BadRun, find_runs, is_done, open_run
+from startup import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -77,10 +83,10 @@ def newest_run(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", help="the run's folder, or a folder of runs")
     parser.add_argument("--once", action="store_true", help="print the state once")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS",
+    parser.add_argument("--interval", type=decimal(0.01, 86400), default=1.0, metavar="SECONDS",
                         help="time between updates (default 1)")
     options = parser.parse_args()
     run = newest_run(options.run)
@@ -98,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <thread>
 
+#include "base/standard_streams.h"
 #include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "options/command_line.h"
@@ -61,10 +62,10 @@ void print_plan(const ModelFamily& family, Options options) {
     if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
-        fmt::print("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device", gpu->name,
-                   gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
-                   gpu->peak_bf16_flops / 1e12);
-    fmt::print("{}", plan_report(plan));
+        print_output(fmt::format("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device",
+                                 gpu->name, gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
+                                 gpu->peak_bf16_flops / 1e12));
+    print_output(plan_report(plan));
 }
 
 // Trains on this rank. Returns the signal that ended the run, else 0.
@@ -121,7 +122,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         };
         return run_training(plan, device, context, start, stop);
     } catch (const std::exception& error) {
-        context.comm->fail(error.what());
+        context.comm->fail(message_of(error));
         throw;
     }
 }
@@ -153,13 +154,14 @@ void report_error(const ModelFamily& family, const std::exception& error) {
         }
     } catch (const UsageError&) {  // the environment is the error that is reported
     }
-    fmt::print(stderr, "{}", error_line(family.program(), rank + error.what()));
+    print_error(error_line(family.program(), rank + message_of(error)));
 }
 
 }  // namespace
 
 int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
+        prepare_process();
         StopRequest stop;
         if (run(family, argc, argv, stop) != SIGINT) return 0;
         std::fflush(nullptr);

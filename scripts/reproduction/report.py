@@ -4,6 +4,7 @@ import os
 import statistics
 
 import compare
+from written_files import replacing
 
 from reproduction import figures, tables
 
@@ -122,10 +123,8 @@ def write(path, all_tables, runs, costs):
               for key, found in theory.items()}
     text += THEORY.format(**joined) + "\n" + "\n\n".join(parts)
     text += "\n\n## What it would take to settle the rest\n\n" + "\n".join(costs) + "\n"
-    temporary = path + ".part"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         file.write(text)
-    os.replace(temporary, path)
     return len(verdicts)
 
 

@@ -17,6 +17,7 @@ import tempfile
 import compare
 import sweep
 from run_folder import BadRun, finite, open_run
+from written_files import replacing
 
 from reproduction import plan
 
@@ -180,7 +181,7 @@ class Runs:
             with sweep.locked(folder):
                 shutil.rmtree(folder)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
+        with replacing(path) as file:
             json.dump(today, file, indent=1)
         return today
 

@@ -44,6 +44,14 @@ def kind_of(path, named=False):
     return (kind, compression) if kind and not (kind == "parquet" and compression) else None
 
 
+def check_name(path):
+    """Refuses a name that the manifest, and so the engine, could not hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: its name is not UTF-8; rename it, as in: mv 'OLD' NEW") from None
+
+
 def unreadable(error):
     raise error
 
@@ -83,6 +91,7 @@ class LocalSource:
 
     @staticmethod
     def _describe(path):
+        check_name(path)
         kind = kind_of(path, named=True)
         if not kind:
             raise UsageError(f"{path}: unknown kind of file; use .parquet, .jsonl or a text such as .txt, .md or .py, "
@@ -157,9 +166,13 @@ class HubSource:
         except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
             raise Failure(f"cannot list the dataset {data} at {endpoint} "
                           f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
+        if any(type(getattr(entry, "path", None)) is not str for entry in entries):
+            raise Failure(f"cannot list the dataset {data} at {endpoint}: an entry has no text as its path{self.hint}")
         size_of = {entry.path: entry.size for entry in entries if entry.path.endswith(".parquet")}
         if not size_of:
             raise Failure(f"the dataset {data} has no parquet files at revision {revision}")
+        if not all(type(size) is int and size >= 0 for size in size_of.values()):
+            raise Failure(f"cannot list the dataset {data} at {endpoint}: a file has no number as its size{self.hint}")
         self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
         self.description = str(data)

@@ -400,7 +400,7 @@ class CompareTest(Case):
 
     def test_wrong_calls_are_named(self):
         run = write_run(self.folder / "a")
-        self.assertIn("--target: invalid", self.compare(run, "--target", "nan", expect=2).stderr)
+        self.assertIn("--target: 'nan' is not a number", self.compare(run, "--target", "nan", expect=2).stderr)
         (self.folder / "file").touch()
         done = self.compare(run, "--out", self.folder / "file" / "out", expect=1)
         self.assertIn(f"compare.py: error: {self.folder}/file/out: Not a directory\n", done.stderr)

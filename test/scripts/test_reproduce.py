@@ -391,8 +391,8 @@ class ReproduceTest(Case):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
                             (["run", "elsewhere"], "at scale tiny; it has some at other"),
-                            (["all", "--estimate", "--tflops", "0"], "--tflops 0: must be above 0"),
-                            (["all", "--estimate", "--tflops", "nan"], "--tflops nan: must be above 0")):
+                            (["all", "--estimate", "--tflops", "0"], "--tflops: '0' is not a number from"),
+                            (["all", "--estimate", "--tflops", "nan"], "--tflops: 'nan' is not a number from")):
             self.assertIn(part, self.error_of(*self.command(*words)))
         self.assertIn(f"{self.folder}: Is a directory",
                       self.error_of(*self.command("list", "--results", self.folder), expect=1))
