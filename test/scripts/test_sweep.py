@@ -259,7 +259,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
         cores = len(os.sched_getaffinity(0))
         self.sweep("--grid", "lr=1,2,3", "--jobs", 3, FAKE=self.TOGETHER, JOBS="3")
         self.assertEqual(self.given(), [f"- {max(1, cores // 3)}"] * 3)
-        self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", 7, FAKE=self.TOGETHER, JOBS="2",
+        self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", "7,", FAKE=self.TOGETHER, JOBS="2",
                    CUDA_VISIBLE_DEVICES="5,3", OMP_NUM_THREADS="6")
         self.assertEqual({text for text in self.given() if "-" not in text}, {"3 6", "5 6"})
         result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, CUDA_VISIBLE_DEVICES="5,3", expect=2)
@@ -373,6 +373,26 @@ if options["lr"] > 7:
                                             "[[cells]]\noptimizer = 'teon'\nlr = 5\n")
         self.sweep("s.toml", command=False)
         self.assertEqual(self.starts(), ["lr_1-seed_3", "lr_2-seed_3", "optimizer_teon-lr_5-seed_3"])
+
+    def test_a_command_may_follow_without_two_dashes(self):
+        program = self.folder / "train_fake"
+        program.write_text(f"#!{sys.executable}\n{FAKE_TRAINER}")
+        program.chmod(0o755)
+        self.sweep("--grid", "lr=1,2", "--out", "train_of_today", program, "--data", "d", command=False)
+        config = json.loads((self.folder / "train_of_today" / "lr_2-seed_1337" / "config.json").read_text())
+        self.assertEqual((config["options"]["data"], config["options"]["lr"]), ("d", 2))
+
+    def test_a_number_of_seeds_is_not_taken_for_a_seed(self):
+        for text, hint in (("3", "write --seeds 1,2,3 for 3 seeds, or --seeds 3, for the seed 3"),
+                           ("5", "--seeds 1,2,3,... for 5 seeds")):
+            self.assertIn(hint, self.error_of(*self.command("--grid", "lr=1", "--seeds", text),
+                                              env=self.environment()))
+        self.sweep("--grid", "lr=1", "--seeds", "3,")
+        self.assertEqual(self.starts(), ["lr_1-seed_3"])
+
+    def test_the_baseline_is_passed_on(self):
+        done = self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1", "--seeds", "1,2", "--baseline", "teon")
+        self.assertRegex(done.stdout, r"run  .*\nteon .*\nmuon ")
 
     def test_usage_errors(self):
         for arguments, words in ((["--grid", "lr"], "flag=value"),
