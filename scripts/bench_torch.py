@@ -19,10 +19,13 @@ import statistics
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError:
+    sys.exit("bench_torch.py: error: needs PyTorch: pip install torch")
 from arguments import Parser, whole
-from torch import nn
 
 
 class Block(nn.Module):

@@ -41,7 +41,7 @@ sources:
   fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
   hf:OWNER/NAME[[:CONFIG]:SPLIT]
                         any dataset of the Hugging Face Hub: name, configuration and split (default train)
-  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt; the last two also .gz or .zst
+  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt (the last two also .gz or .zst); named .md, .tex, .py, ...
 
 other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json

@@ -27,6 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import compare
 from arguments import Parser, decimal
 from reproduction import estimate, figures, plan, report, runs, tables
+from run_folder import short
 
 
 def find(all_tables, name):
@@ -67,7 +68,7 @@ def costs(all_tables, scale, tflops):
             cost = known[key]
             hours = cells * cost.hours(tflops)
             total += hours
-            rows.append([table.id, name, str(cells), compare.short(cost.parameters), compare.short(cost.tokens),
+            rows.append([table.id, name, str(cells), short(cost.parameters), short(cost.tokens),
                          f"{cost.memory / 2**30:.1f}", f"{cells * cost.disk / 2**30:.1f}", f"{hours:.1f}"])
     return header, rows, total
 

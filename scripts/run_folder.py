@@ -25,7 +25,8 @@ CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("op
 CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
                    ("experiment.model", dict), ("model.vocab_size", int), ("seed", int),
                    ("changes", list), ("model", dict), ("storage", dict), ("data.tokenizer", str),
-                   ("run.eval_windows", int))
+                   ("run.eval_windows", int), ("data.val_text", dict), ("data.val_text.bytes", int),
+                   ("data.val_text.beginnings", dict))
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
@@ -172,10 +173,15 @@ def open_run(run):
 
 
 def find_runs(pattern):
-    """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it."""
-    found = []
+    """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it.
+    Follows links, and enters each folder once."""
+    found, entered = [], set()
     for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
-        for folder, below, files in os.walk(top):
+        for folder, below, files in os.walk(top, followlinks=True):
+            if (place := os.path.realpath(folder)) in entered:
+                below.clear()
+                continue
+            entered.add(place)
             if "metrics.jsonl" in files or folder == top and "config.json" in files:
                 found.append(folder)
                 below.clear()
@@ -192,3 +198,14 @@ def find_checkpoint(folder):
     if not found:
         raise BadRun(f"{folder}: no checkpoint, and no run with one")
     return max(found, key=lambda path: int(path.rpartition("_")[2]))
+
+
+def finite(x):
+    return isinstance(x, (int, float)) and math.isfinite(x)
+
+
+def short(n):
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.3g}{unit}"
+    return f"{n:.3g}"

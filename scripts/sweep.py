@@ -253,7 +253,7 @@ def is_value(text, value):
         suffix, binary = number.groups()[-2:]
         power = " kmg".find(suffix.replace("b", "g") or " ")
         return math.isclose(float(number[1]) * (1024 if binary else 1000) ** power, value, rel_tol=1e-6)
-    return text == "auto" or text == compare.text_of(value)
+    return text == compare.text_of(value) or text == "auto" and value is None
 
 
 def stale(folder, now):
@@ -268,8 +268,13 @@ def stale(folder, now):
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]
     unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
+
+    def is_unchanged(flag, text):
+        # "auto" is the default of each flag that has it; config.json may have what it chose.
+        return begun.get(flag, "auto" if text == "auto" else None) == text or is_value(text, options[flag])
+
     changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
-               if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
+               if k in options and k not in unrelated and not is_unchanged(k, v)]
     changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
     if "config" in flags and record.get("config", now["config"]) != now["config"]:
         changes.append(f"--config {flags['config']} has other content")
@@ -456,12 +461,37 @@ def gpus():
     return [str(i) for i in range(len(re.findall(r"^GPU \d", listed, re.MULTILINE)))]
 
 
+TAKES_VALUE = {"--grid", "--seeds", "--out", "--jobs", "--baseline"}
+
+
+def split_command(words):
+    """Returns (options of sweep.py, the command to run): what follows --, or what begins with a program's name."""
+    if "--" in words:
+        cut = words.index("--")
+        return words[:cut], words[cut + 1:]
+    for cut, word in enumerate(words):
+        name = os.path.basename(word)
+        if (name.startswith("train_") or name in ("mpirun", "torchrun")) and words[cut - 1:cut][-1:] not in (
+                [option] for option in TAKES_VALUE):
+            return words[:cut], words[cut:]
+    return words, []
+
+
+def seeds_of(text):
+    """Returns the seeds of --seeds. Refuses a small number alone, which may mean a seed or how many."""
+    seeds = text.rstrip(",").split(",")
+    if re.fullmatch("[0-9]{1,2}", text) and 2 <= int(text) <= 64:
+        listed = ",".join(map(str, range(1, min(int(text), 3) + 1))) + (",..." if int(text) > 3 else "")
+        raise Fault(f"--seeds {text}: write --seeds {listed} for {text} seeds, or --seeds {text}, for the seed {text}")
+    return seeds
+
+
 def main():
     parser = Parser(__doc__)
     parser.add_argument("plan", nargs="?", metavar="FILE.toml", help="the sweep, instead of or beside the flags")
     parser.add_argument("--grid", action="append", default=[], metavar="FLAG=V,V,...",
                         help="the values of one flag; can be repeated")
-    parser.add_argument("--seeds", metavar="N,N,...", help="(default 1337)")
+    parser.add_argument("--seeds", metavar="N,N,...", help="the seeds of every combination, as in 1,2,3 (default 1337)")
     parser.add_argument("--out", help="folder of the cells (default runs/sweep)")
     parser.add_argument("--jobs", type=whole(1, 4096), default=1, metavar="N",
                         help="run N cells at a time, each on one GPU or on an Nth of the cores (default 1)")
@@ -469,14 +499,12 @@ def main():
                         help=f"if the best {RATE} is at the end of its grid, run the next one, until the best one has "
                              f"a neighbour on both sides or N were added (default 6)")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and run nothing")
-    arguments, command = sys.argv[1:], []
-    if "--" in arguments:
-        cut = arguments.index("--")
-        arguments, command = arguments[:cut], arguments[cut + 1:]
+    parser.add_argument("--baseline", metavar="ROW", help="the row that compare.py compares with (default: the first)")
+    arguments, command = split_command(sys.argv[1:])
     args = parser.parse_args(arguments)
     plan = read_plan(args.plan) if args.plan else {}
     grid = {k: v if isinstance(v, list) else [v] for k, v in plan.get("grid", {}).items()} | parse_grid(args.grid)
-    seeds = args.seeds.split(",") if args.seeds else plan.get("seeds", [1337])
+    seeds = seeds_of(args.seeds) if args.seeds else plan.get("seeds", [1337])
     if not all(re.fullmatch("[0-9]{1,16}", str(seed)) for seed in seeds):
         raise Fault(f"seeds {','.join(map(str, seeds))}: write whole numbers, as in 1,2,3")
     out = args.out or plan.get("out", "runs/sweep")
@@ -511,7 +539,8 @@ def main():
     if sweep.failed:
         failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
         complain(f"failed: {failed}")
-    status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), "--out",
+    baseline = [] if args.baseline is None else ["--baseline", args.baseline]
+    status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), *baseline, "--out",
                              os.path.join(out, "compare")]).returncode
     return 1 if sweep.failed else status
 

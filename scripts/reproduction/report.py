@@ -112,6 +112,9 @@ def write(path, all_tables, runs, costs):
     text = INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
                                ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
     text += "\n## What agrees and what does not\n\n"
+    drawn = figures.draw_headline(controls, runs, folder)
+    if drawn:
+        text += f"![AdamW, Muon and Teon]({name}/{os.path.basename(drawn)})\n\n"
     drawn = figures.draw_controls(controls, runs, folder)
     if drawn:
         text += f"![Difference to Muon]({name}/{os.path.basename(drawn)})\n\n"

@@ -199,7 +199,11 @@ class Run:
 
     def _training_texts(self):
         """Yields the first --train-bytes of the input's text, for train:SIZE."""
-        self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} bytes of the input")
+        size = sum(file.size for file in self.source.files)
+        whole = size <= self.job.train_bytes and all(file.kind == "txt" and not file.compression
+                                                     for file in self.source.files)
+        self.notice(f"training a tokenizer on the input's {size:,} bytes" if whole else
+                    f"training a tokenizer on at most the first {self.job.train_bytes:,} bytes of the input's text")
         reader = Reader(self.job.read_options(cuttable=True))
         left = self.job.train_bytes
         for index, file in enumerate(self.source.files):
