@@ -15,8 +15,8 @@ std::string duration_text(double seconds);  // "1h02m", "3m12s", "45s"
 // Wraps the text to `width` columns. Each line but the first begins with `indent` blanks.
 std::string wrapped(const std::string& text, size_t indent, size_t width);
 
-// Returns the width of the terminal that standard output goes to; 0 if it goes elsewhere or the width is unknown. mpirun
-// gives its ranks such a terminal even if its own output is piped.
+// Returns the width of the terminal that standard output goes to; 0 if it goes elsewhere or the width is unknown.
+// mpirun gives its ranks such a terminal even if its own output is piped.
 int terminal_columns();
 
 // Returns the columns to wrap text to: the terminal's, at least 60; without limit for text that goes to a file.

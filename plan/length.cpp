@@ -1,16 +1,16 @@
-#include "plan/length.h"
-
 #include <algorithm>
 #include <bit>
 #include <climits>
 #include <cmath>
 
 #include "base/text.h"
+#include "plan/run_plan.h"
 
 namespace teon {
 
 namespace {
 
+constexpr int64_t kFewSteps = 50;       // fewer teach a model almost nothing: the warmup alone takes some
 constexpr int64_t kStepsOfEpoch = 200;  // at least, if --batch-tokens is not given
 constexpr int64_t kMaxBatchTokens = 524288;
 

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "optim/methods.h"
-#include "plan/length.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {

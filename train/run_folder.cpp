@@ -38,8 +38,8 @@ std::string read_lock(const std::string& folder) {
     } catch (const Error&) { return ""; }
 }
 
-// Whether the entry may be there before a run begins: a damaged checkpoint, a hidden file, an empty one (the shell's for
-// a redirected output) or a launcher's log.
+// Whether the entry may be there before a run begins: a damaged checkpoint, a hidden file, an empty one (the shell's
+// for a redirected output) or a launcher's log.
 bool may_precede_run(const fs::directory_entry& entry) {
     const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
     std::error_code error;
