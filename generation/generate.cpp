@@ -69,7 +69,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const std::optional<GenerateOptions> o = parse(argc, argv);
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
-    if (!model.unused.empty()) fmt::print(stderr, "generate: {}\n", unused_text(model));
+    for (const std::string& note : notes_on(model)) fmt::print(stderr, "generate: {}\n", note);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
     if (!o->tokenizer.empty()) {
         CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);

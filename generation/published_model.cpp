@@ -47,16 +47,24 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights to say which model they belong to", path);
     const nlohmann::json j = read_json(path);
-    return {folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
+    PublishedModel model;
+    model.folder = folder;
+    model.config = decoder_config(j, families, path, &model.harmless_keys);
+    model.limits = text_limits(j, beside);
+    return model;
 }
 
-std::string unused_text(const PublishedModel& model) {
+std::vector<std::string> notes_on(const PublishedModel& model) {
     constexpr size_t kShown = 3;
-    const std::vector<std::string>& names = model.unused;
-    if (names.empty()) return "";
-    return fmt::format("{}: not used: {}{}", model.folder,
-                       fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
-                       names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "");
+    std::vector<std::string> notes;
+    if (const std::vector<std::string>& names = model.unused; !names.empty())
+        notes.push_back(fmt::format("{}: not used: {}{}", model.folder,
+                                    fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
+                                    names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : ""));
+    if (!model.harmless_keys.empty())
+        notes.push_back(fmt::format("{}: config.json: no effect on results: {}", model.folder,
+                                    fmt::join(model.harmless_keys, ", ")));
+    return notes;
 }
 
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {

@@ -8,7 +8,7 @@ import math
 import random
 import shutil
 
-from testing import ROOT, RunCase, missing, needs, temporary_folder, write_shards
+from testing import ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
 
 LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # scripts/requirements-dev.txt
 if not missing(*LIBRARIES):
@@ -19,6 +19,7 @@ if not missing(*LIBRARIES):
 
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
 CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
+         "gpt2 with exact GELU": ("train_gpt2", ["--mlp", "gelu-erf"]),
          "llama": ("train_llama", ["--ffn", 37]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
@@ -93,6 +94,49 @@ class ExportTest(RunCase):
                 _, again = self.train(program, f"{out} 3", *flags, "--init-from", self.folder / f"{out} 2", steps=1,
                                       lr=0)
                 self.assertEqual(again[-1]["val_loss"], metrics[-1]["val_loss"])
+
+    def test_published_variants_are_imported_and_exported_with_their_loss(self):
+        """Llama 3.1's scaling of positions, biases, exact GELU, and keys that change no result."""
+        common = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
+        shape = {"hidden_size": 48, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None} | common
+        # Wavelengths of 6 to 11,000 tokens: some are kept, some divided, one lies between.
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 64}
+        biases = {"attention_bias": True}
+        base = {"rope_theta": 1e4}
+        cases = {"llama with llama3's scaling": transformers.LlamaConfig(**shape, rope_parameters=llama3 | base),
+                 "llama with biases": transformers.LlamaConfig(**shape, **biases, mlp_bias=True),
+                 "qwen3 with biases": transformers.Qwen3Config(**shape, **biases, head_dim=20),
+                 "olmo2 with both": transformers.Olmo2Config(**shape, **biases, rope_parameters=llama3 | base),
+                 "gpt2 with exact GELU": transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=256,
+                                                                 activation_function="gelu", **common)}
+        for name, config in cases.items():
+            with self.subTest(name):
+                torch.manual_seed(5)
+                model = transformers.AutoModelForCausalLM.from_config(config).eval()
+                with torch.no_grad():  # biases begin as zero
+                    for parameter in model.parameters():
+                        parameter.add_(0.1 * torch.randn_like(parameter))
+                made = self.folder / f"{name} made"
+                model.save_pretrained(made)
+                change_json(made / "config.json", _attn_implementation_autoset=True, unsloth_version="2024.9")
+                shape_flags = {key: value for key, value in self.SHAPE.items()
+                               if key in ("--seq-len", "--batch-tokens", "--micro-batch", "--eval-tokens", "--dtype")}
+                run = super().train(f"imported {name}", "--init-from", made, "--lr", 0, steps=1, shape=shape_flags,
+                                    program=f"train_{config.model_type}")
+                self.assertIn("config.json: no effect on results: _attn_implementation_autoset, unsloth_version\n",
+                              run.stdout)
+                ours = [m["val_loss"] for m in self.metrics(f"imported {name}", "eval")][-1]
+                exported = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint(f"imported {name}", 1))
+                # Two float32 forward passes: a wrong formula shows as 1e-3 or more, a wrong frequency as 1e-5.
+                expected = self.val_loss(model.double())
+                self.assertLessEqual(abs(ours - expected), 5e-7 * expected)
+                self.assertLessEqual(abs(self.val_loss(exported.eval().double()) - expected), 1e-12)
+                change_json(made / "config.json", residual_multiplier=2)
+                self.assertIn("residual_multiplier is 2, which is unknown",
+                              self.refused(f"refused {name}", "--init-from", made, shape=shape_flags,
+                                           program=f"train_{config.model_type}"))
 
     def test_the_tokenizer_is_exported(self):
         folder, _ = self.train("train_gpt2", "tokenizer run", steps=1)
