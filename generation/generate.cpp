@@ -5,6 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
+#include <iterator>
+#include <random>
 
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
@@ -20,10 +23,19 @@ namespace {
 struct GenerateOptions {
     std::string checkpoint, tokenizer;
     SamplingOptions sampling;
-    uint64_t seed = 1337;
+    int64_t seed = -1;  // of the first text; -1: a new one
+    int samples = 1;
     std::optional<DType> dtype;
     bool as_tokens = false;
 };
+
+// Returns standard input without its last line break, which most programs add.
+std::string prompt_from_standard_input() {
+    std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+    CHECK(!std::cin.bad(), "standard input: cannot be read");
+    if (text.ends_with('\n')) text.pop_back();
+    return text;
+}
 
 std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     GenerateOptions o;
@@ -45,18 +57,24 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     t.group("Text");
     add_sampling_flags(t, o.sampling);
     t.toggle("--as-tokens", o.as_tokens, "print token numbers, including the first, instead of text");
-    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
+    t.integer("--samples", o.samples, 1, 1'000'000, "texts to sample");
+    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling; further texts have the numbers that follow")
+        .default_text = "a new one in each call, which is printed";
     const ProgramText program = {
         "generate",
         "Sample text from a checkpoint.",
         {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
          "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
-         "./generate --checkpoint runs/NAME --temperature 0.8 --top-k 50 --seed 2 --sample-tokens 1000",
+         "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3 --sample-tokens 1000",
+         "./generate --checkpoint runs/NAME --prompt - < prompt.txt  # the prompt from standard input",
          "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
-        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--seed", "--dtype", "--help",
+        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples",
+         "--seed", "--dtype", "--help",
          "--help-all"}};
     if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; give the folder of a checkpoint or a run");
+    if (o.sampling.prompt == "-") o.sampling.prompt = prompt_from_standard_input();
+    if (o.seed < 0) o.seed = static_cast<int64_t>(std::random_device()());
     return o;
 }
 
@@ -77,6 +95,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits, model.config.V);
+    check_prompt_fits(prompt.size(), model.config.max_T);
     const SafetensorsModel weights(model.folder);
 
     require_device();
