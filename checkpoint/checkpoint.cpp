@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>

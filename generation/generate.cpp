@@ -1,5 +1,7 @@
 #include "generation/generate.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>

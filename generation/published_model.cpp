@@ -1,5 +1,7 @@
 #include "generation/published_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <climits>
 #include <filesystem>

@@ -1,5 +1,7 @@
 #include "options/command_line.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,7 @@
 #include "plan/description.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -153,7 +155,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
             {"model", model},
             {"seed", p.options.seed},
             {"experiment", experiment_json(p)},
-            {"changes", changes},
+            {"changes", ordered_json(changes)},
             {"run",
              {{"steps", p.steps},
               {"micro_batch", p.run.B},

@@ -3,7 +3,8 @@
 #include "runtime/lt_matmul.h"
 
 #include <cublasLt.h>
-#include <fmt/format.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
