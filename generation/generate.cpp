@@ -85,6 +85,20 @@ void print(std::string_view text) {
           "standard output: {}", std::strerror(errno));
 }
 
+// Describes a sampled text: its length, why it ended, and what repeats it.
+std::string summary(const GenerateOptions& o, const std::vector<int>& text, size_t prompt, const PublishedModel& model,
+                    double seconds, int64_t seed) {
+    const double rate = static_cast<double>(text.size()) / seconds;
+    std::string line = fmt::format("{} tokens, {:.1f} tokens/s", text.size(), rate);
+    line += model.limits.ends(text.back()) ? "; the text ended" : "; --sample-tokens ended it";
+    const int context = model.config.max_T;
+    if (prompt + text.size() > static_cast<size_t>(context) + 1)
+        line += fmt::format("; longer than the context of {}: the last tokens follow from at least {} before them", context,
+                            (context + 1) / 2);
+    if (o.sampling.temperature > 0) line += fmt::format("; --seed {}", seed);
+    return line;
+}
+
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     const std::optional<GenerateOptions> o = parse(argc, argv);
     if (!o) return 0;
@@ -117,12 +131,17 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
             print(tokenizer->bytes(token));
         return true;
     };
-    for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
-    const auto begin = std::chrono::steady_clock::now();
-    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    print("\n");
-    fmt::print(stderr, "generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds);
+    for (int i = 0; i < o->samples; ++i) {
+        const int64_t seed = o->seed + i;
+        if (o->samples > 1 && !numbers) print(fmt::format("--- text {}, seed {}\n", i + 1, seed));
+        for (size_t j = !numbers && prompt[0] == model.limits.begin; j < prompt.size(); ++j) show(prompt[j]);
+        const auto begin = std::chrono::steady_clock::now();
+        const std::vector<int> text =
+            sample(*generator, prompt, o->sampling, model.limits, static_cast<uint64_t>(seed), show);
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        print("\n");
+        fmt::print(stderr, "generate: {}\n", summary(*o, text, prompt.size(), model, seconds, seed));
+    }
     return 0;
 }
 
