@@ -50,7 +50,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
                        fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
-           "tokenizer.json")
+           "tokenizer.json or tokenizer.model")
         .default_text = "the checkpoint's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -70,9 +70,8 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
          "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3 --sample-tokens 1000",
          "./generate --checkpoint runs/NAME --prompt - < prompt.txt  # the prompt from standard input",
          "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
-        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples",
-         "--seed", "--dtype", "--help",
-         "--help-all"}};
+        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples", "--seed",
+         "--dtype", "--help", "--help-all"}};
     if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; give the folder of a checkpoint or a run");
     if (o.sampling.prompt == "-") o.sampling.prompt = prompt_from_standard_input();
@@ -93,8 +92,8 @@ std::string summary(const GenerateOptions& o, const std::vector<int>& text, size
     line += model.limits.ends(text.back()) ? "; the text ended" : "; --sample-tokens ended it";
     const int context = model.config.max_T;
     if (prompt + text.size() > static_cast<size_t>(context) + 1)
-        line += fmt::format("; longer than the context of {}: the last tokens follow from at least {} before them", context,
-                            (context + 1) / 2);
+        line += fmt::format("; longer than the context of {}: the last tokens follow from at least {} before them",
+                            context, (context + 1) / 2);
     if (o.sampling.temperature > 0) line += fmt::format("; --seed {}", seed);
     return line;
 }
@@ -104,9 +103,12 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
     for (const std::string& note : notes_on(model)) fmt::print(stderr, "generate: {}\n", note);
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
+    const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
+    const std::unique_ptr<Tokenizer> tokenizer =
+        needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;
     if (!o->tokenizer.empty()) {
-        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);
+        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json, tokenizer.json nor tokenizer.model",
+                    o->tokenizer);
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
@@ -124,15 +126,18 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
+    bool begins_text = true;
     auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
             print(fmt::format("{} ", token));
         else if (!model.limits.ends(token))
-            print(tokenizer->bytes(token));
+            print(tokenizer->bytes(token, begins_text));
+        begins_text = false;
         return true;
     };
     for (int i = 0; i < o->samples; ++i) {
         const int64_t seed = o->seed + i;
+        begins_text = true;
         if (o->samples > 1 && !numbers) print(fmt::format("--- text {}, seed {}\n", i + 1, seed));
         for (size_t j = !numbers && prompt[0] == model.limits.begin; j < prompt.size(); ++j) show(prompt[j]);
         const auto begin = std::chrono::steady_clock::now();

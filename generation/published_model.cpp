@@ -92,8 +92,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model) {
     const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
     for (const fs::path& candidate : {folder / "tokenizer", folder})
-        if (fs::exists(candidate / "description.json") || fs::exists(candidate / "tokenizer.json"))
-            return std::make_unique<Tokenizer>(candidate.string());
+        if (Tokenizer::is_in(candidate.string())) return std::make_unique<Tokenizer>(candidate.string());
     return nullptr;
 }
 
