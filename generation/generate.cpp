@@ -46,7 +46,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format("config.json and model.safetensors of a model ({}), or a run, for its newest checkpoint",
+           fmt::format("config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
                        fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "generation/hub.h"
 #include "model/decoder.h"
 
 namespace teon {
@@ -69,8 +70,9 @@ std::vector<std::string> notes_on(const PublishedModel& model) {
     return notes;
 }
 
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families) {
     return refusing_as_usage([&] {
+        const std::string folder = local_model(name);
         std::error_code error;
         std::string found = folder;
         const bool file = fs::is_regular_file(folder, error);

@@ -32,8 +32,9 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
     for (const auto& [token, share] : seen)
         if (!expected.count(token)) return false;
     for (const auto& [token, p] : expected) {
-        // Five standard deviations of a share among n draws. The seed is fixed, so the test is deterministic.
-        const double tolerance = 5 * std::sqrt(p * (1 - p) / n);
+        // Five standard deviations of a share among n draws, and the rounding of n additions of 1/n. The seed is fixed,
+        // so the test is deterministic.
+        const double tolerance = 5 * std::sqrt(p * (1 - p) / n) + 1e-9;
         const auto found = seen.find(token);
         if (!(std::abs((found == seen.end() ? 0.0 : found->second) - p) <= tolerance)) return false;
     }

@@ -337,7 +337,7 @@ class PreparedTest(Case):
         shutil.copy(BUILD / "generate", program)
         environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
-        self.assertIn("scripts/encode_text.py, which encodes text, is not", self.error_of(*command, "--prompt", "x"))
+        self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
         for name in ("encode_text.py", "use_venv.py", *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer",
                                                                                            "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
