@@ -23,7 +23,8 @@ json answer_of(LineServer& server, const json& request, const char* key, const s
 
 }  // namespace
 
-TextEncoder::TextEncoder(const std::string& folder) : folder_(folder), server_(script_commands("encode_text.py", {folder}), kPatienceSeconds) {}
+TextEncoder::TextEncoder(const std::string& folder)
+    : folder_(folder), server_(script_commands("encode_text.py", {folder}), kPatienceSeconds) {}
 
 std::vector<int> TextEncoder::encode(std::string_view text) {
     CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");

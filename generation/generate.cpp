@@ -3,14 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <random>
 
+#include "base/standard_streams.h"
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
@@ -46,8 +44,9 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format("config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
-                       fmt::join(titles, ", ")));
+           fmt::format(
+               "config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
+               fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json or tokenizer.model")
@@ -79,11 +78,6 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     return o;
 }
 
-void print(std::string_view text) {
-    CHECK(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
-          "standard output: {}", std::strerror(errno));
-}
-
 // Describes a sampled text: its length, why it ended, and what repeats it.
 std::string summary(const GenerateOptions& o, const std::vector<int>& text, size_t prompt, const PublishedModel& model,
                     double seconds, int64_t seed) {
@@ -102,7 +96,7 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     const std::optional<GenerateOptions> o = parse(argc, argv);
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
-    for (const std::string& note : notes_on(model)) fmt::print(stderr, "generate: {}\n", note);
+    for (const std::string& note : notes_on(model)) print_error(fmt::format("generate: {}\n", note));
     const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
     const std::unique_ptr<Tokenizer> tokenizer =
         needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;
@@ -129,23 +123,30 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     bool begins_text = true;
     auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
-            print(fmt::format("{} ", token));
+            print_output(fmt::format("{} ", token));
         else if (!model.limits.ends(token))
-            print(tokenizer->bytes(token, begins_text));
+            print_output(tokenizer->bytes(token, begins_text));
         begins_text = false;
         return true;
+    };
+    bool prompt_shown = false;  // with the first token: a prompt or weights that are refused leave no output
+    auto show_with_prompt = [&](int token) {
+        if (!prompt_shown)
+            for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+        prompt_shown = true;
+        return show(token);
     };
     for (int i = 0; i < o->samples; ++i) {
         const int64_t seed = o->seed + i;
         begins_text = true;
-        if (o->samples > 1 && !numbers) print(fmt::format("--- text {}, seed {}\n", i + 1, seed));
-        for (size_t j = !numbers && prompt[0] == model.limits.begin; j < prompt.size(); ++j) show(prompt[j]);
+        prompt_shown = false;
+        if (o->samples > 1 && !numbers) print_output(fmt::format("--- text {}, seed {}\n", i + 1, seed));
         const auto begin = std::chrono::steady_clock::now();
         const std::vector<int> text =
-            sample(*generator, prompt, o->sampling, model.limits, static_cast<uint64_t>(seed), show);
+            sample(*generator, prompt, o->sampling, model.limits, static_cast<uint64_t>(seed), show_with_prompt);
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        print("\n");
-        fmt::print(stderr, "generate: {}\n", summary(*o, text, prompt.size(), model, seconds, seed));
+        print_output("\n");
+        print_error(fmt::format("generate: {}\n", summary(*o, text, prompt.size(), model, seconds, seed)));
     }
     return 0;
 }
@@ -154,12 +155,13 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
 int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     try {
+        prepare_process();
         return run(families, argc, argv);
     } catch (const UsageError& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 2;
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 1;
     }
 }

@@ -1,6 +1,7 @@
 #include "generation/hub.h"
 
 #include "base/check.h"
+#include "base/standard_streams.h"
 #include "files/json.h"
 #include "files/line_server.h"
 #include "files/script.h"
@@ -9,7 +10,7 @@ namespace teon {
 
 std::string local_model(const std::string& name) {
     if (!name.starts_with("hf:")) return name;
-    fmt::print(stderr, "{}: from the Hugging Face Hub or its cache\n", name);
+    print_error(name + ": from the Hugging Face Hub or its cache\n");
     constexpr double kPatienceSeconds = 7 * 24 * 3600.0;  // the hub's client itself gives up sooner if nothing arrives
     const std::string script = "the answer of scripts/fetch_model.py";
     LineServer server(script_commands("fetch_model.py", {name}), kPatienceSeconds);

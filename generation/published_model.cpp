@@ -6,6 +6,7 @@
 #include <climits>
 #include <filesystem>
 
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
@@ -60,13 +61,15 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
 std::vector<std::string> notes_on(const PublishedModel& model) {
     constexpr size_t kShown = 3;
     std::vector<std::string> notes;
-    if (const std::vector<std::string>& names = model.unused; !names.empty())
-        notes.push_back(fmt::format("{}: not used: {}{}", model.folder,
-                                    fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
-                                    names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : ""));
+    if (const std::vector<std::string>& names = model.unused; !names.empty()) {
+        const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
+        notes.push_back(
+            shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
+                                  names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
+    }
     if (!model.harmless_keys.empty())
-        notes.push_back(fmt::format("{}: config.json: no effect on results: {}", model.folder,
-                                    fmt::join(model.harmless_keys, ", ")));
+        notes.push_back(shortened(fmt::format("{}: config.json: no effect on results: {}", model.folder,
+                                              fmt::join(model.harmless_keys, ", "))));
     return notes;
 }
 

@@ -28,9 +28,9 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
 // "MODEL: config.json: no effect on results: A, B" for keys.
 std::vector<std::string> notes_on(const PublishedModel& model);
 
-// Opens the model in a folder, the newest complete checkpoint of a run's folder, or the model hf:OWNER/NAME. Verifies the files
-// that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json that asks
-// for something that is not implemented here, or weights of another model.
+// Opens the model in a folder, the newest complete checkpoint of a run's folder, or the model hf:OWNER/NAME. Verifies
+// the files that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json
+// that asks for something that is not implemented here, or weights of another model.
 PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families);
 
 // Returns the tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.

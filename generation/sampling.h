@@ -40,7 +40,8 @@ inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context)
 }
 
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens
-// first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more. The same seed gives the same tokens on every machine.
+// first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more. The same seed gives
+// the same tokens on every machine.
 class Sampler {
 public:
     Sampler(float temperature, int top_k, float top_p, uint64_t seed)

@@ -10,6 +10,12 @@ and with add_bos_token, by which llama.cpp then adds that token itself; and gene
 The last line says under which name llama.cpp knows the tokenizer, or what a tokenizer of one's own needs.
 """
 
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import argparse
 import hashlib
 import json
@@ -17,9 +23,6 @@ import os
 import pathlib
 import shutil
 import sys
-
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
 
 from teon_data.files import Failure, UsageError, need, read_json
 from teon_data.sentencepiece_model import sentencepiece_kind
@@ -110,7 +113,7 @@ def write(path, content):
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def main(arguments):
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=pathlib.Path, help="a checkpoint's folder, runs/NAME/step_00001000")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write; it must not exist")
@@ -124,12 +127,11 @@ def main(arguments):
         shutil.rmtree(staged, ignore_errors=True)
         print(export(options.checkpoint, staged))
         staged.rename(options.out)
-    except (Failure, UsageError, OSError) as error:
+    except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
-        print(f"export_gguf: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        raise
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(startup.exit_code(main, {Failure: 1, UsageError: 2}))

@@ -8,13 +8,16 @@ programs run it for --init-from hf:OWNER/NAME and --checkpoint hf:OWNER/NAME. A 
 converted once, to model.safetensors in a folder of the hub's cache; nothing that the file contains is executed.
 """
 
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import json
 import os
 import pathlib
 import sys
-
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
 
 from teon_data.files import HUB_NAME, Failure, UsageError, first_line, hub_client, need, read_json
 

@@ -5,8 +5,8 @@
 using namespace teon;
 using namespace teon::test;
 
-// One fast exponential (2 ulp on the host; on a GPU its error grows with the argument, as Tracked's does), a division and
-// a polynomial of ten coefficients whose alternating terms are up to 3 times their sum. Tracked counts erfc once.
+// One fast exponential (2 ulp on the host; on a GPU its error grows with the argument, as Tracked's does), a division
+// and a polynomial of ten coefficients whose alternating terms are up to 3 times their sum. Tracked counts erfc once.
 static constexpr double kRoundings = 6.0;
 
 static const auto kForward = [](auto&&... a) { teon::gelu_erf_forward(a...); };

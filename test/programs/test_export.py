@@ -7,9 +7,21 @@ import json
 import math
 import random
 import shutil
+import sys
 
 from testing import ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
 
+BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
+BEFORE = ROOT / "build" / "transformers_before"  # the version of transformers before the installed one
+ENCODE = """
+import json, sys, transformers
+texts = json.load(open(sys.argv[1]))
+answer = {"version": transformers.__version__}
+for folder in sys.argv[2:]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    answer[folder] = [tokenizer(text)["input_ids"] for text in texts]
+print(json.dumps(answer))
+"""
 LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # scripts/requirements-dev.txt
 if not missing(*LIBRARIES):
     import safetensors.torch
@@ -161,6 +173,76 @@ class ExportTest(RunCase):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
         self.assertEqual(tokenizer.eos_token_id, 50256)
+
+    def tokenizer_sources(self):
+        """Returns {kind: arguments of tokenizer.create} for the kinds of tokenizers that can be made here."""
+        corpus = [(ROOT / name).read_text() for name in ("README.md", "Makefile")]
+        sources = {"trained BPE": ("train:400", None, None, corpus)}
+        if BPE.is_dir() and not missing("tiktoken"):
+            sources["GPT-2's"] = ("gpt2", str(BPE), None, None)
+        unigram = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        unigram.normalizer = tokenizers.normalizers.NFKC()
+        unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        unigram.decoder = tokenizers.decoders.Metaspace()
+        unigram.train_from_iterator(corpus, tokenizers.trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
+        folder = self.folder / "unigram"
+        folder.mkdir()
+        unigram.save(str(folder / "tokenizer.json"))
+        # As T5's or LLaMA's folders name a class that would build another tokenizer from these pieces.
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer",
+                                                                  "bos_token": "<s>", "eos_token": "</s>"}))
+        sources["Unigram tokenizer.json"] = (str(folder), None, None, None)
+        if missing("sentencepiece"):
+            return sources
+        import sentencepiece
+
+        lines = [line for text in corpus for line in text.splitlines() if line.strip()]
+        for kind in ("unigram", "bpe", "char", "word"):
+            for name, options in (("", {}), (" with bytes", {"byte_fallback": True})):
+                if name and kind in ("char", "word"):
+                    continue
+                prefix = str(self.folder / f"{kind}{name}")
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(lines), model_prefix=prefix, vocab_size=500, model_type=kind,
+                    hard_vocab_limit=False, minloglevel=2, **options)
+                sources[f"SentencePiece {kind}{name}"] = (f"{prefix}.model", None, None, None)
+        return sources
+
+    def test_exported_tokenizers_give_the_tokens_of_the_data(self):
+        """With the transformers installed and with version 4, for 200 texts."""
+        from teon_data import tokenizer
+
+        draw = random.Random(1)
+        words = ["the", "cat", "sat\n", "naïve", "数据", "🙂", "42", "  ", " ", "def f(x):\n    return x", "\t",
+                 "½", "zqxj"]
+        texts = ["", " ", *(" ".join(draw.choices(words, k=draw.choice([1, 2, 5, 40]))) for _ in range(198))]
+        (self.folder / "texts.json").write_text(json.dumps(texts))
+        expected = {}
+        for kind, arguments in self.tokenizer_sources().items():
+            data = self.folder / f"{kind} data"
+            data.mkdir()
+            made = tokenizer.create(str(data / "tokenizer"), *arguments)
+            write_shards(data, [i % made["vocab_size"] for i in range(3000)], self.val)
+            (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
+            folder, _ = self.train("train_llama", f"{kind} run", "--data", data, "--vocab-size", made["vocab_size"],
+                                   steps=1)
+            encoded = tokenizer.load(str(data / "tokenizer")).encode(texts)
+            expected[str(folder)] = [[made["delimiter"], *map(int, tokens)] for tokens in encoded]
+        versions = {transformers.__version__: {}}
+        if BEFORE.is_dir():
+            versions["4"] = {"PYTHONPATH": str(BEFORE)}
+        else:
+            print(f"SKIPPED: the tokens of transformers 4: not in {BEFORE} (pip install --target {BEFORE} "
+                  "'transformers<5')")
+        for version, environment in versions.items():
+            done = self.call(sys.executable, "-c", ENCODE, self.folder / "texts.json", *expected, **environment,
+                             HF_HUB_OFFLINE=1)
+            answer = json.loads(done.stdout.splitlines()[-1])
+            self.assertTrue(answer.pop("version").startswith(version), version)
+            for folder, tokens in expected.items():
+                with self.subTest(f"{folder}, transformers {version}"):
+                    self.assertEqual(answer[folder], tokens)
 
     def test_every_file_of_tensors_is_read_by_the_python_library(self):
         folder, _ = self.train("train_gpt2", "tensors", "--optimizer", "teon", steps=2)

@@ -174,7 +174,13 @@ class GenerateTest(Case):
             done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "the"], stdout=full,
                                   stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, "generate: error: standard output: No space left on device\n"))
+                         (1, "generate: error: standard output cannot be written: No space left on device\n"))
+
+    def test_a_prompt_that_is_refused_is_not_printed(self):
+        tokens = ",".join(["1"] * 5000)
+        for flags in (["--prompt", "the " * 2000], ["--prompt-tokens", tokens, "--as-tokens"]):
+            result = self.call(BUILD / "generate", "--checkpoint", self.run_folder, *flags, expect=2)
+            self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
 
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
@@ -338,8 +344,8 @@ class PreparedTest(Case):
         environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
         self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
-        for name in ("encode_text.py", "use_venv.py", *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer",
-                                                                                           "files"))):
+        for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)
         (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")

@@ -267,6 +267,38 @@ class TestInputs(PrepareCase):
                      "--workers", 1, "--unit-bytes", 4)
         self.assertEqual(stream(self.path("lines")).tolist(), bytes_stream(["one", "two", "three", "four"]))
 
+    def test_other_text_files_are_read_if_they_are_named(self):
+        for name, data in (("a.md", b"# one"), ("b.py", b"two"), ("c.tex", b"three"), ("d.html", b"four"),
+                           ("e.txt", b"five"), ("f.png", b"six")):
+            self.path(name).write_bytes(data)
+        self.prepare(*(self.path(name) for name in ("a.md", "b.py", "c.tex", "d.html")), "--tokenizer", "bytes",
+                     "--out", self.path("named"), "--workers", 1)
+        self.assertEqual(stream(self.path("named")).tolist(), bytes_stream(["# one", "two", "three", "four"]))
+        self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("folder"), "--workers", 1)
+        self.assertEqual(stream(self.path("folder")).tolist(), bytes_stream(["five"]))
+        self.assertIn("f.png: unknown kind of file", self.fails(2, self.path("f.png"), "--tokenizer", "bytes", "--out",
+                                                                self.path("o")))
+
+    def test_linked_folders_are_entered_once(self):
+        for name in ("data/a.txt", "data/below/b.txt", "elsewhere/c.txt"):
+            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+            self.path(name).write_text(name)
+        self.path("data", "linked").symlink_to(self.path("elsewhere"))
+        self.path("data", "below", "cycle").symlink_to(self.path("data"))
+        self.prepare(self.path("data"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         bytes_stream(["data/a.txt", "data/below/b.txt", "elsewhere/c.txt"]))
+
+    @needs("tokenizers")
+    def test_the_text_that_trains_a_tokenizer_is_named_by_its_size(self):
+        self.path("a.txt").write_text("some words, " * 1000)
+        for flags, notice in (((), "training a tokenizer on the input's 12,000 bytes"),
+                              (("--train-bytes", 5000),
+                               "training a tokenizer on at most the first 5,000 bytes of the input's text")):
+            done = self.run_script("prepare.py", self.path("a.txt"), "--tokenizer", "train:300", *flags, "--out",
+                                   self.path(f"out{len(flags)}"), "--workers", 1)
+            self.assertIn(notice, done.stderr)
+
     def test_units_partition_lines_for_every_unit_size(self):
         draw = random.Random(3)
         lines = [b"x" * draw.choice([0, 1, 2, 9, 30]) for _ in range(60)]
