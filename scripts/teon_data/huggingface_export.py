@@ -4,19 +4,20 @@ transformers takes every tokenizer.model of a LLaMA for a BPE, and gives other t
 kind is expressed by the library's own parts; a conversion that gives other tokens for a text of CHECKED is not written.
 """
 
+import base64
 import json
 
 from .files import need
 from .sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Model
 
 BLANK, END = "\u2581", "\ue000"  # END: ends each word of a word model; of the private use area
-CHECKED = ("", " ", "a", " a", "a  b ", "The cat sat on the mat.", "naïve café", "数据 и текст", "🙂🙂 x", "\tx\n\ny ", "x\r\ny",
-           "½ ﬁ Ａ", "don't 1234567 3.14", "zqxjk wvzq", "a\u200bb", "e\u0301", "\u2581x", "def f(x):\n    return x\n",
-           "ÄÖÜ ß", "....!!!???", "x" * 50, "the the  the")
+CHECKED = ("", " ", "a", " a", "a  b ", "The cat sat on the mat.", "naïve café", "数据 и текст", "🙂🙂 x", "\tx\n\ny ",
+           "x\r\ny", "½ ﬁ Ａ", "don't 1234567 3.14", "zqxjk wvzq", "a\u200bb", "e\u0301", "\u2581x", "ÄÖÜ ß",
+           "def f(x):\n    return x\n", "....!!!???", "x" * 50, "the the  the")
 
 
 def tokenizer_json(path):
-    """Returns the content of a tokenizer.json for the file tokenizer.model, or None if the library cannot express it."""
+    """Returns the content of a tokenizer.json for a tokenizer.model, or None if the library cannot express it."""
     sentencepiece = need("sentencepiece", "a SentencePiece tokenizer")
     tokenizers = need("tokenizers", "exporting a SentencePiece tokenizer")
     with open(path, "rb") as file:
@@ -30,7 +31,7 @@ def tokenizer_json(path):
     if unknown is None:
         return None
     result = {"version": "1.0", "added_tokens": special_tokens(model),
-              "normalizer": {"type": "Sequence", "normalizers": normalizers(model, tokenizers)},
+              "normalizer": {"type": "Sequence", "normalizers": normalizers(model)},
               "decoder": decoder(model), "model": convert(model, unknown)}
     if model.kind == "word":
         result["normalizer"]["normalizers"].append(
@@ -50,11 +51,10 @@ def special_tokens(model):
              "special": True} for i, (text, _, kind) in enumerate(model.pieces) if kind in (CONTROL, UNKNOWN)]
 
 
-def normalizers(model, tokenizers):
+def normalizers(model):
     """SentencePiece's normalization in its order: characters, blanks, the blank in front, and blanks' own character."""
     steps = []
     if model.characters:
-        import base64
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.characters).decode()})
     if model.removes_blanks:
         steps += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
