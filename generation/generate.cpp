@@ -96,9 +96,15 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
         begins_text = false;
         return true;
     };
-    for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+    bool prompt_shown = false;  // with the first token: a prompt or weights that are refused leave no output
+    auto show_with_prompt = [&](int token) {
+        if (!prompt_shown)
+            for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+        prompt_shown = true;
+        return show(token);
+    };
     const auto begin = std::chrono::steady_clock::now();
-    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
+    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show_with_prompt).size();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     print_output("\n");
     print_error(fmt::format("generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds));

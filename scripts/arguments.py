@@ -5,7 +5,7 @@ import math
 import re
 import sys
 
-from startup import printable, without_middle
+from startup import complain, without_middle
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=description, **how)
 
     def error(self, message):
-        print(printable(f"{self.prog}: error: {message} (see --help)"), file=sys.stderr)
+        complain(f"error: {message} (see --help)", self.prog)
         sys.exit(2)
 
 

@@ -474,8 +474,17 @@ def reach(run, target):
 
 def mean_spread(values, digits=4):
     """Returns the mean as text, with the standard deviation if there are several values and all are finite."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and all(map(finite, values)) else mean
+    mean = text_of_number(statistics.fmean(values), digits)
+    if len(values) == 1 or not all(map(finite, values)):
+        return mean
+    return f"{mean} ± {text_of_number(statistics.stdev(values), digits)}"
+
+
+def text_of_number(x, digits):
+    """Returns the number with these digits after the point; a huge one, of a run that diverged, with few digits."""
+    if math.isinf(x):
+        return "over 1e304"  # a perplexity; losses in a log are finite
+    return f"{x:.{digits}f}" if abs(x) < 1e7 else f"{x:.4g}"
 
 
 def text_of_p(p):

@@ -37,10 +37,14 @@ def program():
 
 
 def complain(text, name=None):
-    """Prints a line on standard error, after the program's name. If that is full or closed, nobody is left to tell; the
-    exit status stays."""
+    """Prints a line on standard error, after the program's name."""
+    _print_error(printable(f"{name or program()}: {text}"))
+
+
+def _print_error(text):
+    """If standard error is full or closed, nobody is left to tell; the exit status stays."""
     try:
-        print(printable(f"{name or program()}: {text}"), file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
         pass
     except OSError:
@@ -100,6 +104,11 @@ def exit_code(main, faults=None, stopped="stopped", name=None):
     _set_interrupt(signal.default_int_handler)
     try:
         status = main()
+    except SystemExit as end:  # of sys.exit() and argparse
+        status = end.code
+        if isinstance(status, str):
+            _print_error(status)
+            status = 1
     except KeyboardInterrupt:
         complain(stopped, name)
         status = 130

@@ -253,7 +253,7 @@ def is_value(text, value):
         suffix, binary = number.groups()[-2:]
         power = " kmg".find(suffix.replace("b", "g") or " ")
         return math.isclose(float(number[1]) * (1024 if binary else 1000) ** power, value, rel_tol=1e-6)
-    return text == "auto" or text == compare.text_of(value)
+    return text == compare.text_of(value) or text == "auto" and value is None
 
 
 def stale(folder, now):
@@ -268,8 +268,13 @@ def stale(folder, now):
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]
     unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
+
+    def is_unchanged(flag, text):
+        # "auto" is the default of each flag that has it; config.json may have what it chose.
+        return begun.get(flag, "auto" if text == "auto" else None) == text or is_value(text, options[flag])
+
     changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
-               if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
+               if k in options and k not in unrelated and not is_unchanged(k, v)]
     changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
     if "config" in flags and record.get("config", now["config"]) != now["config"]:
         changes.append(f"--config {flags['config']} has other content")

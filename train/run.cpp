@@ -99,12 +99,15 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         if (launch.rank > 0) {  // plan again, with the checkpoint that rank 0 found and the storage type that it chose
             if (options.out.empty()) options.out = out;
             if (resume) resume_as(options, resume->state, launch.size);
+            CHECK_USAGE(!options.given.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
+                        "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
             options.dtype = storage_named(dtype);
             plan = plan_run(family, options, is_cuda(), launch.size);
             if (resume) start.changes = check_unchanged(plan, resume->state);
         }
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
                     flash_attention_one_pass_multiprocessors(device));
+        check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
         if (options.verify_data)
             on_rank_0(context, [&] {
                 for (const DataSet* data : {&plan.train, &plan.val})

@@ -3,6 +3,7 @@
 
 #include "cpu/cgroup.h"
 #include "test/support/catch.h"
+#include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
 
 using namespace teon;
@@ -87,4 +88,29 @@ TEST_CASE("cpu/cgroup: version 1 without a limit sets none") {
     const CgroupLimits limits = cgroup_limits(folder / "cgroup", folder / "self");
     REQUIRE_FALSE(limits.cpus);
     REQUIRE_FALSE(limits.memory_left);
+}
+
+TEST_CASE("cpu/cgroup: any content of these files gives no limit or one that is not negative (fuzz)") {
+    test::Fuzz fuzz(7);
+    const std::vector<std::string> words = {
+        "max",    "-1",   "0",    "9223372036854771712", "1e9", "99999999999999999999",
+        "memory", ":",    "0::/", "4:memory:/a/../b",    "cpu", "\n",
+        " ",      "\xff", "17"};
+    const auto text = [&] {
+        std::string out;
+        for (size_t i = fuzz.below(8); i > 0; --i)
+            out += words[fuzz.below(words.size())] + (fuzz.below(2) ? " " : "\n");
+        return out;
+    };
+    for (int i = 0; i < test::fuzz_rounds(60); ++i) {
+        TempDir folder;
+        write(folder / "self", "4:memory,cpu:/a\n0::/a\n" + text());
+        for (const char* group : {"", "a/", "memory/", "memory/a/", "cpu/a/"})
+            for (const char* file : {"memory.max", "memory.current", "memory.stat", "memory.limit_in_bytes", "cpu.max",
+                                     "memory.usage_in_bytes", "cpu.cfs_quota_us", "cpu.cfs_period_us"})
+                if (fuzz.below(2)) write(folder / (std::string("cgroup/") + group + file), text());
+        const CgroupLimits limits = cgroup_limits(folder / "cgroup", folder / "self");
+        REQUIRE((!limits.cpus || *limits.cpus > 0));
+        REQUIRE((!limits.memory_left || *limits.memory_left >= 0));
+    }
 }

@@ -122,6 +122,12 @@ class GenerateTest(Case):
         self.assertEqual((done.returncode, done.stderr),
                          (1, "generate: error: standard output cannot be written: No space left on device\n"))
 
+    def test_a_prompt_that_is_refused_is_not_printed(self):
+        tokens = ",".join(["1"] * 5000)
+        for flags in (["--prompt", "the " * 2000], ["--prompt-tokens", tokens, "--as-tokens"]):
+            result = self.call(BUILD / "generate", "--checkpoint", self.run_folder, *flags, expect=2)
+            self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
+
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
         self.assertIn("no such folder", self.error_of(BUILD / "generate", "--checkpoint", self.folder / "none"))

@@ -405,7 +405,12 @@ class CompareTest(Case):
         for seed in (1, 2):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, 800 + seed))
         _, rows, _, _ = self.rows(self.folder / "a*")
-        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "inf"))
+        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "over 1e304"))
+
+    def test_numbers_of_diverged_runs(self):
+        self.assertEqual(compare.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
+        self.assertEqual(compare.mean_spread([compare.perplexity(3e38)], 3), "over 1e304")
+        self.assertEqual(compare.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
 
     def test_wrong_calls_are_named(self):
         run = write_run(self.folder / "a")

@@ -13,7 +13,7 @@ import time
 from unittest import mock
 
 import sweep
-from testing import SCRIPTS, Case, change_json, write_run
+from testing import SCRIPTS, Case, change_json, temporary_folder, write_run
 
 # Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it writes the log;
 # LOSS is the final loss.
@@ -169,12 +169,25 @@ class SweepTest(Case):
         self.assertIn("[2/2] lr=2 seed=1337: finished\n", output)
         self.assertEqual(self.starts(), ["lr_1-seed_1337", "lr_2-seed_1337"])
 
+    def test_auto_is_not_what_a_cell_was_given(self):
+        for begun, now, changed in (({"dtype": "float"}, {"dtype": "auto"}, True), ({}, {"dtype": "auto"}, False),
+                                    ({"dtype": "auto"}, {"dtype": "auto"}, False),
+                                    ({"dtype": "auto"}, {"dtype": "bf16"}, True),
+                                    ({"dtype": "float"}, {"dtype": "float"}, False)):
+            with self.subTest(begun=begun, now=now):
+                folder = temporary_folder(self.addCleanup) / "cell"
+                write_run(folder, dtype="float")
+                (folder.parent / "cell.json").write_text(json.dumps({"flags": begun, "program": "train_gpt2"}))
+                change = sweep.stale(str(folder), {"flags": now, "program": "train_gpt2"})
+                self.assertEqual("--dtype" in change, changed)
+
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
-                            ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "bf16"), ("a", "a")):
+                            ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "auto"),
+                            ("auto", None), ("a", "a")):
             self.assertTrue(sweep.is_value(text, value), (text, value))
         for text, value in (("0.02", 0.03), ("10", 20), ("on", False), ("off", True), ("q", ["q", "k"]), ("a", "b"),
-                            ("1", None)):
+                            ("auto", "bf16"), ("auto", "float"), ("1", None)):
             self.assertFalse(sweep.is_value(text, value), (text, value))
 
     # Takes some time to save, as an engine that writes a checkpoint, and then executes END.
