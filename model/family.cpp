@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "model/families.h"
 #include "model/hf_config.h"
 
 namespace teon {
@@ -86,9 +85,6 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
     const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
-    if (family == among.end())
-        for (const ModelFamily& other : families())
-            CHECK_USAGE(other.name != type, "{}: model_type is '{}'; use ./{}", path, type, other.program());
     CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type,
                 fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
