@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "gpusim/float16.h"
 #include "gpusim/lanes.h"
 
 namespace teon::gpusim {
@@ -101,7 +102,7 @@ struct F16 {
     static Register widen(const uint32_t* x, int part) {
         float wide[32];
         for (int l = 0; l < 32; ++l)
-            wide[l] = static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
+            wide[l] = static_cast<float>(std::bit_cast<Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
         return load(wide);
     }
 };
