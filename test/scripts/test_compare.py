@@ -222,7 +222,7 @@ class CompareTest(Case):
         for name, row in zip(("teon", "muon lr=0.02", self.folder / "s" / "muon-0.01-2"), first):
             lines = self.compare(self.folder / "s", "--baseline", name).stdout.splitlines()
             self.assertTrue(lines[1].startswith(f"{row} "), lines[1])
-        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=1).stderr,
+        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=2).stderr,
                          "error: --baseline soap: no run of this folder, row or optimizer; the rows are muon lr=0.01, ")
 
     def test_the_output_is_beside_the_runs(self):
