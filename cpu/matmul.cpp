@@ -195,8 +195,8 @@ private:
         });
     }
 
-    // Returns the kind of product for a slice of K. beta is the factor of the previous content of the output, such as the
-    // sum of earlier slices.
+    // Returns the kind of product for a slice of K. beta is the factor of the previous content of the output, such as
+    // the sum of earlier slices.
     ProductKind kind(const Matmul& m, int64_t depth, float beta) const {
         ProductKind s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
                       m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
