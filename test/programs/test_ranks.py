@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from testing import (
     BUILD,
@@ -312,6 +313,12 @@ class Sharding(Ranks):
         self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
                                  steps=3)
 
+    def test_matrices_in_batches_of_other_sizes(self):
+        """With AVX2 oneDNN's sums depend on the size of a tile from a width of 128 on."""
+        flags = ["--optimizer", "muon", "--channels", 128, "--heads", 4, "--batch-tokens", 64, "--dtype", "float"]
+        with unittest.mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
+            self.assert_all_the_same(2, flags, steps=3)
+
     def test_one_rank_does_not_shard(self):
         self.assert_all_the_same(1, ["--optimizer", "teon"], steps=3)
 
@@ -460,6 +467,16 @@ class Failures(Ranks):
             self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
             time.sleep(0.05)
         return process, self.ranks_of(run)
+
+    def test_flags_of_one_rank_that_the_others_must_share_are_named(self):
+        one = self.command("flags", steps=2)
+        for command, says in (
+                (for_rank(1, 'exec "$@" --verify-data', one), "rank 1 has different --verify-data than rank 0"),
+                (for_rank(1, 'exec "$@" --dtype bf16', for_rank(0, 'exec "$@" --dtype float', one)),
+                 "--dtype bf16: rank 0 stores float; give all ranks the same")):
+            with self.subTest(says):
+                self.expect([self.launch(self.ranks(2, command))], re.escape(says), None)
+                self.assert_no_rank_left("flags")
 
     def test_a_rank_is_killed(self):
         for rank in (0, 1, 2):
