@@ -70,6 +70,8 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
     if (!model.unused.empty()) fmt::print(stderr, "generate: {}\n", unused_text(model));
+    if (const std::string better = best_text(o->checkpoint, model); !better.empty())
+        fmt::print(stderr, "generate: {}\n", better);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
     if (!o->tokenizer.empty()) {
         CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <filesystem>
+#include <utility>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
@@ -47,7 +48,9 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights to say which model they belong to", path);
     const nlohmann::json j = read_json(path);
-    return {folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
+    PublishedModel m{folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
+    m.dropout = std::exchange(m.config.dropout, 0.0f);
+    return m;
 }
 
 std::string unused_text(const PublishedModel& model) {
@@ -57,6 +60,14 @@ std::string unused_text(const PublishedModel& model) {
     return fmt::format("{}: not used: {}{}", model.folder,
                        fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
                        names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "");
+}
+
+std::string best_text(const std::string& folder, const PublishedModel& model) {
+    const std::optional<int64_t> best = best_checkpoint(folder);
+    const std::string name = fs::path(model.folder).filename().string();
+    if (!best || model.folder == folder || checkpoint_name(*best) == name) return "";
+    return fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})", name,
+                       folder, kBestLink, checkpoint_name(*best));
 }
 
 PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {

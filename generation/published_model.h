@@ -13,11 +13,12 @@ namespace teon {
 // A model in a folder with config.json and model.safetensors, or an index and shards: a checkpoint of a training run,
 // or a published model of one of the families.
 struct PublishedModel {
-    std::string folder;  // or the file of weights
-    DecoderConfig config;
+    std::string folder;               // or the file of weights
+    DecoderConfig config;             // without dropout
     TextLimits limits;                // from generation_config.json, else from config.json
     std::vector<std::string> unused;  // names of tensors that the model does not use
     std::string content;              // a sampled hash of the weights (files/file.h)
+    float dropout = 0;                // with which the model was trained
 };
 
 // Returns folder, config and limits without reading the weights. Throws like open_model().
@@ -25,6 +26,10 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
 
 // "MODEL: not used: A, B, C and 9 others"; empty if every tensor is used.
 std::string unused_text(const PublishedModel& model);
+
+// If `folder` is a run whose newest checkpoint is not the one with the lowest validation loss (--keep-best), says how
+// to take that one; else empty.
+std::string best_text(const std::string& folder, const PublishedModel& model);
 
 // Opens the model in `folder` or, if it is a run's folder, in the run's newest complete checkpoint. Verifies the files
 // that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json that asks

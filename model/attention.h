@@ -10,6 +10,7 @@
 #include "kernels/attention_flash.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
+#include "model/dropout.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -25,7 +26,9 @@ public:
           max_T_(c.max_T),
           norm_eps_(c.norm_eps),
           rope_base_(c.rope_base),
-          rope_scaling_(c.rope_scaling) {
+          rope_scaling_(c.rope_scaling),
+          dropout_(c.dropout),
+          site_(dropout_site(b.layer, DropoutPlace::attention_probabilities)) {
         const DecoderNames& n = c.names;
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
@@ -35,7 +38,7 @@ public:
             k_norm_ = b.vector(n.k_norm, "weight", Role::norm, normed_.k_width, normed_.k_width, Init::ones);
         }
         proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.biases);
-        proj_.bias_summed = c.norm == NormKind::layernorm;
+        proj_.bias_summed = c.sums_out_bias();
     }
 
     int out_bias() const { return proj_.bias; }
@@ -94,7 +97,7 @@ public:
         qkv_.forward(p, p.at(before_norm_), p.at(ports_.in), p.N());
         norm_and_rotate(p);
         attend(p);
-        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.at(ports_.residual));
+        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.residual(ports_));
     }
 
     template <typename T>
@@ -156,7 +159,8 @@ private:
             if (flash_)
                 return flash_attention_forward(heads, p.floats(lse_), qkv, p.batch.doc_start, shape(p), p.stream());
         }
-        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context);
+        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context,
+                          dropout_mask(p, dropout_, site_));
     }
 
     template <typename T>
@@ -169,7 +173,8 @@ private:
                                                 shape(p), p.stream(), one_pass_heads_,
                                                 qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr, p.accumulate);
         }
-        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context);
+        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context,
+                           dropout_mask(p, dropout_, site_));
     }
 
     template <typename T>
@@ -182,6 +187,8 @@ private:
     QkVectors normed_;
     int max_T_;
     float norm_eps_, rope_base_, rope_scaling_;
+    float dropout_;
+    int site_;
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
     bool flash_ = false;  // only in bf16

@@ -47,6 +47,8 @@ void read_rope(DecoderConfig& c, HfReader& r) {
 
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
+nlohmann::ordered_json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
+
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_scaling == 1.0f) return nullptr;
     return {{"rope_type", "linear"}, {"factor", as_written(c.rope_scaling)}};

@@ -47,7 +47,7 @@ void read_hf(DecoderConfig& c, HfReader& r) {
     r.require("attention_bias", false, false);
     r.require("mlp_bias", false, false);
     read_rope(c, r);
-    r.ignore({"attention_dropout", "pretraining_tp"});  // pretraining_tp splits products without changing them
+    r.ignore({"pretraining_tp"});  // pretraining_tp splits products without changing them
 }
 
 }  // namespace
@@ -79,6 +79,7 @@ ModelFamily llama_family() {
                         {"rms_norm_eps", "norm_eps", always(1e-6)},
                         {.key = "rope_theta", .write = rope_base_json},
                         {.key = "rope_scaling", .write = rope_scaling_json},
+                        {"attention_dropout", "dropout", always(0.0)},
                         {.key = "attention_bias", .write = always(false)},
                         {.key = "mlp_bias", .write = always(false)}},
             .read_hf = read_hf};

@@ -105,6 +105,22 @@ class GenerateTest(Case):
         self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
                          self.generate(*flags, "--temperature", 0))
 
+    def test_the_best_checkpoint_of_a_run_is_named_and_can_be_used(self):
+        run = self.folder / "with-best"
+        shutil.copytree(self.run_folder, run)
+        flags = ["--prompt", "the q", "--temperature", 0, "--sample-tokens", 4]
+        (run / "step_00000030").mkdir()
+        (run / "best").symlink_to("step_00000030")
+        result = self.run_program("--checkpoint", run, *flags, program="generate")
+        self.assertIn("generate: step_00000060 is the newest checkpoint; the one with the lowest validation loss is "
+                      f"{run}/best (step_00000030)\n", result.stderr)
+        (run / "best").unlink()
+        (run / "best").symlink_to("step_00000060")
+        for checkpoint in (run, run / "best"):
+            result = self.run_program("--checkpoint", checkpoint, *flags, program="generate")
+            self.assertEqual(result.stdout, "the quick\n")
+            self.assertNotIn("lowest", result.stderr)
+
     def test_bf16_and_a_checkpoint_folder(self):
         step = next(self.run_folder.glob("step_*"))
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
