@@ -37,8 +37,8 @@ struct CheckpointPlan {
     int64_t shard_bytes = 5'000'000'000;  // most bytes of a model file: the default of transformers' save_pretrained
     // The tokenizer's files: path within the checkpoint (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
-    // Each save removes all but the newest `keep_last` checkpoints; 0: only interim ones. The last good one stays, and so
-    // does the best one.
+    // Each save removes all but the newest `keep_last` checkpoints; 0: only interim ones. The last good one stays, and
+    // so does the best one.
     int64_t keep_last = 0;
     int64_t keep_every = 0;  // multiples of this step are kept too; 0: none
 };

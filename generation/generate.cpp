@@ -1,11 +1,11 @@
 #include "generation/generate.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <chrono>
+
+#include "base/standard_streams.h"
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
@@ -36,7 +36,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
                        fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
-           "tokenizer.json")
+           "tokenizer.json or tokenizer.model")
         .default_text = "the checkpoint's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -60,21 +60,19 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     return o;
 }
 
-void print(std::string_view text) {
-    CHECK(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
-          "standard output: {}", std::strerror(errno));
-}
-
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     const std::optional<GenerateOptions> o = parse(argc, argv);
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
-    if (!model.unused.empty()) fmt::print(stderr, "generate: {}\n", unused_text(model));
-    if (const std::string better = best_text(o->checkpoint, model); !better.empty())
-        fmt::print(stderr, "generate: {}\n", better);
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
+    if (!model.unused.empty()) print_error(fmt::format("generate: {}\n", unused_text(model)));
+    const std::string better = best_text(o->checkpoint, model);
+    if (!better.empty()) print_error(fmt::format("generate: {}\n", better));
+    const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
+    const std::unique_ptr<Tokenizer> tokenizer =
+        needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;
     if (!o->tokenizer.empty()) {
-        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);
+        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json, tokenizer.json nor tokenizer.model",
+                    o->tokenizer);
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
@@ -91,19 +89,27 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
+    bool begins_text = true;
     auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
-            print(fmt::format("{} ", token));
+            print_output(fmt::format("{} ", token));
         else if (!model.limits.ends(token))
-            print(tokenizer->bytes(token));
+            print_output(tokenizer->bytes(token, begins_text));
+        begins_text = false;
         return true;
     };
-    for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+    bool prompt_shown = false;  // with the first token: a prompt or weights that are refused leave no output
+    auto show_with_prompt = [&](int token) {
+        if (!prompt_shown)
+            for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+        prompt_shown = true;
+        return show(token);
+    };
     const auto begin = std::chrono::steady_clock::now();
-    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
+    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show_with_prompt).size();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    print("\n");
-    fmt::print(stderr, "generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds);
+    print_output("\n");
+    print_error(fmt::format("generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds));
     return 0;
 }
 
@@ -111,12 +117,13 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
 int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     try {
+        prepare_process();
         return run(families, argc, argv);
     } catch (const UsageError& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 2;
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 1;
     }
 }

@@ -1,10 +1,13 @@
 #include "generation/published_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <climits>
 #include <filesystem>
 #include <utility>
 
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
@@ -57,9 +60,9 @@ std::string unused_text(const PublishedModel& model) {
     constexpr size_t kShown = 3;
     const std::vector<std::string>& names = model.unused;
     if (names.empty()) return "";
-    return fmt::format("{}: not used: {}{}", model.folder,
-                       fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
-                       names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "");
+    const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
+    return shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
+                                 names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : ""));
 }
 
 std::string best_text(const std::string& folder, const PublishedModel& model) {
@@ -93,8 +96,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model) {
     const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
     for (const fs::path& candidate : {folder / "tokenizer", folder})
-        if (fs::exists(candidate / "description.json") || fs::exists(candidate / "tokenizer.json"))
-            return std::make_unique<Tokenizer>(candidate.string());
+        if (Tokenizer::is_in(candidate.string())) return std::make_unique<Tokenizer>(candidate.string());
     return nullptr;
 }
 

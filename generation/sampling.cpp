@@ -10,7 +10,7 @@ void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
     table.text("--prompt", o.prompt, "TEXT", "beginning of the sampled text").default_text = "nothing";
     table
         .add(
-            "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
+            "--prompt-tokens", "N,...", "the prompt as tokens, which needs no tokenizer", "",
             [&o](const std::string& text) {
                 o.prompt_tokens.clear();
                 for (const std::string& item : split(text)) {
@@ -62,9 +62,6 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
         CHECK_USAGE(tokenizer,
                     "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3 "
                     "(or, to ./generate, --tokenizer FOLDER)");
-        CHECK_USAGE(tokenizer->can_encode(),
-                    "--prompt: this tokenizer cannot encode text here ({}); give --prompt-tokens 1,2,3",
-                    tokenizer->cannot_encode());
         const std::vector<int> encoded = tokenizer->encode(o.prompt);
         tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     }

@@ -1,5 +1,7 @@
 #include "model/family.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "model/hf_config.h"
@@ -36,7 +38,7 @@ ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderCon
     if (k.write) return k.write(c);
     const json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
-        if (ours == value) return theirs;
+        if (json(ours) == value) return theirs;
     CHECK_USAGE(k.values.empty(), "{} {}: {} does not support it", k.field, shown(value), family.title);
     return value;
 }

@@ -1,5 +1,7 @@
 #include "plan/options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>

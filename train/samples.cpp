@@ -1,5 +1,7 @@
 #include "train/samples.h"
 
+#include <fmt/ranges.h>
+
 #include <filesystem>
 
 #include "files/file.h"

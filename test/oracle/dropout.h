@@ -1,5 +1,5 @@
-// The mask of dropout, from its definition in kernels/dropout_mask.h, with Philox4x32-10 as in Salmon et al. (SC 2011): the
-// words of the counter are (L0, R0, L1, R1), and each round multiplies R's neighbours.
+// The mask of dropout, from its definition in kernels/dropout_mask.h, with Philox4x32-10 as in Salmon et al. (SC 2011):
+// the words of the counter are (L0, R0, L1, R1), and each round multiplies two of them.
 #pragma once
 
 #include <array>

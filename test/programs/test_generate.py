@@ -136,7 +136,13 @@ class GenerateTest(Case):
             done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "the"], stdout=full,
                                   stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, "generate: error: standard output: No space left on device\n"))
+                         (1, "generate: error: standard output cannot be written: No space left on device\n"))
+
+    def test_a_prompt_that_is_refused_is_not_printed(self):
+        tokens = ",".join(["1"] * 5000)
+        for flags in (["--prompt", "the " * 2000], ["--prompt-tokens", tokens, "--as-tokens"]):
+            result = self.call(BUILD / "generate", "--checkpoint", self.run_folder, *flags, expect=2)
+            self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
 
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
@@ -276,6 +282,7 @@ class PreparedTest(Case):
         self.run_program("--data", data, "--model", "tiny", "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len",
                          64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder, program="train_llama")
         library = tokenizer.load(str(data / "tokenizer"))
+        self.assertEqual(self.tokens_without_libraries(run_folder, "--prompt-tokens", "5,6"), [5, 6])
         for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
             flags = ["--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
             tokens = self.run_program(*flags, "--as-tokens", program="generate").stdout.split()
@@ -285,6 +292,27 @@ class PreparedTest(Case):
             exported = tokenizers.Tokenizer.from_file(str(run_folder / "step_00000001" / "tokenizer.json"))
             self.assertEqual(exported.encode(prompt).ids, expected)
             self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
+
+    def tokens_without_libraries(self, checkpoint, *flags):
+        """Returns the prompt's tokens from a program that finds neither a .venv nor Python's packages. First checks
+        that a text is refused there in one line."""
+        bare = self.folder / "bare"
+        for folder in ("build/cpu", "scripts/teon_data"):
+            (bare / folder).mkdir(parents=True, exist_ok=True)
+        program = bare / "build/cpu/generate"
+        shutil.copy(BUILD / "generate", program)
+        environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
+        command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
+        self.assertIn("scripts/encode_text.py, which encodes text, is not", self.error_of(*command, "--prompt", "x"))
+        for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "files"))):
+            shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
+        (bare / "hidden").mkdir(exist_ok=True)
+        (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")
+        error = self.error_of(*command, "--prompt", "x", **environment)
+        for part in ("needs the Python package tokenizers", "`make setup` installs it", "--prompt-tokens works"):
+            self.assertIn(part, error)
+        return list(map(int, self.call(*command, *flags, **environment).stdout.split()))[:-1]
 
     @needs("tiktoken")
     def test_exported_tokenizers_begin_texts_as_generate_does(self):
@@ -364,7 +392,8 @@ class TransformersTest(Case):
                 for prompt in ("check: don't fail\n\n\tnow", "Ünïcode — 東京 12345  "):
                     ids = [0, *tokenizer.encode(prompt).ids]
                     expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
-                    flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
+                    flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20,
+                             "--dtype", "float"]  # as transformers computed; bf16 takes other tokens
                     shown = self.run_program(*flags, "--as-tokens", program="generate").stdout
                     self.assertEqual(list(map(int, shown.split())), expected)
                     if expected[-1] == 0:  # a number, but no text

@@ -15,7 +15,7 @@ from unittest import mock
 
 import live
 import run_folder
-from testing import SCRIPTS, Case, change_json, needs, write_run, write_tensors
+from testing import SCRIPTS, Case, change_json, needs, write_run, write_shard, write_tensors, write_tokenizer
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
@@ -114,11 +114,8 @@ class DamagedTest(Case):
                     self.assertIn(str(path), self.refusal(script, target, *arguments))
 
     def test_runs(self):
-        baselines = self.folder / "baselines.json"
-        baselines.write_text('{"nats_per_token": {"uniform": 9.0, "unigram": 9.0, "bigram": 9.0}, '
-                             '"bits_per_byte_per_nat": 1.0}')
         readers = [["watch.py", "--once"], ["follow.py", "--to", "wandb"],
-                   ["demo_report.py", "--baselines", baselines, "--must-beat", "bigram"]]
+                   ["demo_report.py", "--data", self.corpus(), "--must-beat", "bigram"]]
         self.each(write_run, "config.json", CONFIG, *readers)
         self.each(write_run, "metrics.jsonl", METRICS, *readers)
 
@@ -177,12 +174,30 @@ class DamagedTest(Case):
         self.assertEqual(shown.drawn, 4)
         self.assertEqual(re.findall(r"line \d", stream.getvalue()), 2 * [f"line {i}" for i in (5, 6, 7, 8)])
 
-    def test_baselines(self):
-        run = write_run(self.folder / "run")
-        for content in ("", "[]", "{}", '{"nats_per_token": {"bigram": "x"}, "bits_per_byte_per_nat": 1.0}'):
-            (self.folder / "b.json").write_text(content)
-            self.assertIn("b.json", self.refusal("demo_report.py", "--baselines", self.folder / "b.json",
-                                                   "--must-beat", "bigram", run))
+    def corpus(self):
+        """Makes a folder of shards for demo_report.py."""
+        folder = self.folder / "corpus"
+        write_shard(folder / "t_train_000000.bin", [1, 0, 1, 0])
+        write_shard(folder / "t_val_000001.bin", [1, 0, 1])
+        write_tokenizer(folder / "tokenizer", [b"", b"a"], 0, "bytes")
+        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": [
+            {"file": "t_train_000000.bin", "split": "train"}, {"file": "t_val_000001.bin", "split": "val"}]}))
+        return folder
+
+    def test_a_damaged_corpus(self):
+        run, folder = write_run(self.folder / "run"), self.corpus()
+        words = ["demo_report.py", "--data", folder, "--must-beat", "bigram", run]
+        for file, contents in (("manifest.json", (b"", b"[]", b"{}", b'{"vocab_size": 2, "shards": [1]}',
+                                                  b'{"vocab_size": 2, "shards": []}')),
+                               ("tokenizer/tokens.bin", (b"", b"x" * 1025)), ("t_val_000001.bin", (b"", b"x" * 1025))):
+            before = (folder / file).read_bytes()
+            for content in contents:
+                with self.subTest(file=file, content=content[:40]):
+                    (folder / file).write_bytes(content)
+                    self.assertIn("manifest.json", self.refusal(*words))
+            (folder / file).write_bytes(before)
+        (folder / "t_val_000001.bin").unlink()
+        self.assertIn("t_val_000001.bin: No such file", self.refusal(*words))
 
     @needs("numpy")
     def test_a_checkpoint_cannot_control_the_terminal(self):
