@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "generation/hub.h"
 #include "model/decoder.h"
 
 namespace teon {
@@ -51,30 +52,43 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights to say which model they belong to", path);
     const nlohmann::json j = read_json(path);
-    PublishedModel m{folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
-    m.dropout = std::exchange(m.config.dropout, 0.0f);
-    return m;
+    PublishedModel model;
+    model.folder = folder;
+    model.config = decoder_config(j, families, path, &model.harmless_keys);
+    model.dropout = std::exchange(model.config.dropout, 0.0f);
+    model.limits = text_limits(j, beside);
+    return model;
 }
 
-std::string unused_text(const PublishedModel& model) {
+static std::string best_note(const PublishedModel& model) {
+    if (model.run.empty()) return "";
+    const std::optional<int64_t> best = best_checkpoint(model.run);
+    if (!best) return "";
+    const std::string name = checkpoint_name(*best), newest = fs::path(model.folder).filename().string();
+    if (name == newest) return "";
+    return shortened(fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})",
+                                 newest, model.run, kBestLink, name));
+}
+
+std::vector<std::string> notes_on(const PublishedModel& model) {
     constexpr size_t kShown = 3;
-    const std::vector<std::string>& names = model.unused;
-    if (names.empty()) return "";
-    const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
-    return shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
-                                 names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : ""));
+    std::vector<std::string> notes;
+    if (const std::vector<std::string>& names = model.unused; !names.empty()) {
+        const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
+        notes.push_back(
+            shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
+                                  names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
+    }
+    if (std::string note = best_note(model); !note.empty()) notes.push_back(std::move(note));
+    if (!model.harmless_keys.empty())
+        notes.push_back(shortened(fmt::format("{}: config.json: no effect on results: {}", model.folder,
+                                              fmt::join(model.harmless_keys, ", "))));
+    return notes;
 }
 
-std::string best_text(const std::string& folder, const PublishedModel& model) {
-    const std::optional<int64_t> best = best_checkpoint(folder);
-    const std::string name = fs::path(model.folder).filename().string();
-    if (!best || model.folder == folder || checkpoint_name(*best) == name) return "";
-    return fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})", name,
-                       folder, kBestLink, checkpoint_name(*best));
-}
-
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families) {
     return refusing_as_usage([&] {
+        const std::string folder = local_model(name);
         std::error_code error;
         std::string found = folder;
         const bool file = fs::is_regular_file(folder, error);
@@ -86,6 +100,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
             CHECK_USAGE(!found.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(found, families);
+        if (found != folder) m.run = folder;
         const SafetensorsModel weights(found);
         m.unused = check_weights(decoder_params(m.config), weights);
         m.content = weights.content();

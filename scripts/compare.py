@@ -61,6 +61,10 @@ class Diverged(BadRun):
         self.run = run  # without evaluations
 
 
+class Usage(Exception):
+    """A wrong argument; the message is one sentence."""
+
+
 class Duplicate(BadRun):
     """A second run of the same experiment and seed."""
 
@@ -429,8 +433,8 @@ def with_baseline_first(groups, name):
                or sorted((g for g in groups if g.runs[0].optimizer == name),
                          key=lambda g: statistics.fmean(g.values(lambda r: r.evals[-1]["loss"]))))
     if not fitting:
-        raise BadRun(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
-                     f"{', '.join(g.label for g in groups)}")
+        raise Usage(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
+                    f"{', '.join(g.label for g in groups)}")
     return [fitting[0], *(g for g in groups if g is not fitting[0])]
 
 
@@ -676,4 +680,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(startup.exit_code(main, {BadRun: 1}))
+    sys.exit(startup.exit_code(main, {BadRun: 1, Usage: 2}))

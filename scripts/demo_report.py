@@ -45,11 +45,14 @@ def tokens_of(folder, manifest, split):
 def sizes_of_tokens(folder):
     """Returns the number of bytes of each token; the delimiter has none."""
     data = read_bytes(os.path.join(folder, "tokenizer", "tokens.bin"))
-    count, delimiter = struct.unpack_from("<2i", data, 8)
-    sizes, at = [], HEADER_BYTES
-    for _ in range(count):
-        sizes.append(data[at])
-        at += 1 + data[at]
+    version, count, delimiter = struct.unpack_from("<3i", data, 4)
+    if version == 3:  # docs/data.md: all lengths come first
+        sizes = list(struct.unpack_from(f"<{count}I", data, HEADER_BYTES))
+    else:
+        sizes, at = [], HEADER_BYTES
+        for _ in range(count):
+            sizes.append(data[at])
+            at += 1 + data[at]
     sizes[delimiter] = 0
     return sizes
 

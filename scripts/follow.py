@@ -3,7 +3,7 @@
 
     python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
     python3 scripts/follow.py runs/NAME --to wandb --project teon
-    python3 scripts/follow.py runs/NAME --to mlflow --project teon      # to MLFLOW_TRACKING_URI, or into ./mlruns
+    python3 scripts/follow.py runs/NAME --to mlflow --project teon      # MLFLOW_TRACKING_URI says where
 
 Reads metrics.jsonl, so training never waits for it, and ends after the run's last step; with --once it copies the
 existing lines and ends. Logs each step once, with all of its lines, as soon as the next step is in the file or the run

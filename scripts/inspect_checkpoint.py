@@ -18,6 +18,7 @@ if __name__ == "__main__":
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 
@@ -151,6 +152,8 @@ def print_state(folder):
         ("step", int), ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int),
         *numbers])
     run, guard = state["run"], state["guard"]
+    if re.fullmatch(r"step_\d{8,}", folder.name) and state["step"] != int(folder.name[5:]):
+        raise BadRun(f"{folder / 'trainer.json'}: of step {state['step']}, not of this folder's")
     show(f"checkpoint  {folder}")
     show(f"model       {', '.join(map(str, model['architectures']))}, "
           + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))

@@ -108,6 +108,8 @@ def parse(arguments):
     name = options.name or default_name(options.source[0])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"--name '{name}': use only letters, digits, '.', '_' and '-'")
+    if len(name) > 200:  # before any work, because the shards' names are longer
+        raise UsageError(f"--name {name}: has {len(name)} characters; at most 200")
     if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
         raise UsageError("--shard-tokens, --val-tokens: a shard has at most 2^31 - 1 tokens")
     return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,

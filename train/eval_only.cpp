@@ -143,7 +143,7 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
 void evaluate_only(const ModelFamily& family, const Options& o) {
     const PublishedModel published = open_model(o.resume ? o.out : o.init_from, {family});
     const DecoderConfig& c = published.config;
-    if (!published.unused.empty()) print_error(unused_text(published) + "\n");
+    for (const std::string& note : notes_on(published)) print_error(note + "\n");
     const SafetensorsModel weights(published.folder);
     DataSet data;
     if (!o.data.empty() || !o.val_data.empty()) {

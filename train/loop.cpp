@@ -234,9 +234,8 @@ private:
         console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device_, linalg_library().name,
                                   plan_report(plan_), "run", o_.out));
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
-        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
-        if (o_.adopted && !resume)
-            if (const std::string better = best_text(o_.init_from, *o_.adopted); !better.empty()) console_.note(better);
+        if (o_.adopted)
+            for (const std::string& note : notes_on(*o_.adopted)) console_.note(note);
         if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
             console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
                                       o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));

@@ -211,7 +211,7 @@ def alignment(table, runs, path, plt):
                               markerfacecolor="white", markevery=pictures.marked(len(points)))
             axis.set_ylim(0, 1)
             pictures.prepare_axis(axis, f"{title_of(table, runs.scale, model)}:\n{side} singular vectors", "steps",
-                                 "|inner product|, mean over neighbouring layers")
+                                 "|inner product|, mean")
     legend_below(figure, axes)
     pictures.save_figure(figure, f"Alignment of the top singular vectors of momenta ({found[0][1].name})", path, plt)
     return True

@@ -272,6 +272,8 @@ def create(folder, name, bpe_dir, delimiter, texts):
         if kind == "huggingface" and os.path.exists(config):
             shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
 
+    if kind == "sentencepiece":
+        description["huggingface"] = write_converted(staged)
     from importlib.metadata import version  # here, because it takes longer than the rest to import
     tokenizer = KINDS[kind](staged, description)
     if tokenizer.vocab_size > MOST_IDS:
@@ -299,6 +301,21 @@ def create(folder, name, bpe_dir, delimiter, texts):
     os.rename(staged, folder)
     sync_folder(os.path.dirname(folder))
     return description
+
+
+def write_converted(folder):
+    """Writes huggingface.json, the SentencePiece tokenizer of the folder as a tokenizer.json, and returns its name, or
+    None if it cannot be expressed as one or the library for it is missing."""
+    from .huggingface_export import tokenizer_json  # here, because prompts do not need it
+    try:
+        converted = tokenizer_json(os.path.join(folder, "tokenizer.model"))
+    except Failure:
+        return None
+    if converted is None:
+        return None
+    with open(os.path.join(folder, "huggingface.json"), "w", encoding="utf-8") as file:
+        json.dump(converted, file, ensure_ascii=False)
+    return "huggingface.json"
 
 
 def choose_delimiter(tokenizer, name, folder, delimiter):

@@ -10,7 +10,16 @@ from unittest import mock
 import compare
 import pictures
 import significance
-from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run
+from testing import (
+    RUN_STEPS,
+    Case,
+    change_json,
+    needs,
+    read_json,
+    write_run,
+    write_shard,
+    write_tokenizer,
+)
 
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
@@ -213,7 +222,7 @@ class CompareTest(Case):
         for name, row in zip(("teon", "muon lr=0.02", self.folder / "s" / "muon-0.01-2"), first):
             lines = self.compare(self.folder / "s", "--baseline", name).stdout.splitlines()
             self.assertTrue(lines[1].startswith(f"{row} "), lines[1])
-        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=1).stderr,
+        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=2).stderr,
                          "error: --baseline soap: no run of this folder, row or optimizer; the rows are muon lr=0.01, ")
 
     def test_the_output_is_beside_the_runs(self):
@@ -462,3 +471,38 @@ class CompareTest(Case):
         # Mean losses 2.52, 2.22, 2.32 against the best of all, 2.12: perplexities 49%, 10.5%, 22% higher.
         for found, loss in zip(muon.get_ydata(), (2.52, 2.22, 2.32)):
             self.assertAlmostEqual(found, 50 * sum(math.exp(loss + d - 2.12) - 1 for d in (-0.01, 0.01)), places=6)
+
+
+class EngineTest(Case):
+    """config.json as the engine writes it."""
+
+    LETTERS = [bytes([byte]) for byte in range(256)] + [b""]  # 256: the delimiter
+
+    def train(self, name, tokenizer, text):
+        """Trains two steps on a text; `tokenizer`: the tokens after the bytes and the delimiter."""
+        tokens, at = [256], 0
+        while at < len(text):
+            pair = next((t for t in tokenizer if text.startswith(t, at)), b"")
+            tokens.append(257 + tokenizer.index(pair) if pair else text[at])
+            at += len(pair) or 1
+        folder = self.folder / f"{name}-data"
+        write_shard(folder / "t_val_000000.bin", tokens)
+        write_shard(folder / "t_train_000001.bin", [256, *text[::-1]])
+        write_tokenizer(folder / "tokenizer", [*self.LETTERS, *tokenizer], 256, "sentencepiece")
+        (folder / "manifest.json").write_text(json.dumps({
+            "vocab_size": 257 + len(tokenizer), "delimiter": 256,
+            "tokenizer": read_json(folder / "tokenizer" / "description.json")}))
+        self.run_program("--data", folder, "--out", self.folder / name, "--model", "tiny", "--layers", 1, "--channels",
+                         16, "--heads", 1, "--ffn", 32, "--seq-len", 16, "--batch-tokens", 64, "--steps", 2)
+        return str(self.folder / name)
+
+    def test_runs_of_two_tokenizers_are_compared_if_their_validation_text_is_the_same(self):
+        text = b"".join(b"%d the other side " % i for i in range(200))
+        bytes_run = self.train("bytes", [], text)
+        words_run = self.train("words", [b" the", b"other ", b"side"], text)
+        other_run = self.train("changed", [b" the", b"other ", b"side"], b"x" + text[1:])
+        runs, faults = compare.read_runs([bytes_run, words_run, other_run])
+        self.assertEqual([run.folder for run in runs], [bytes_run, words_run])
+        self.assertEqual([str(fault) for fault in faults], [
+            f"{other_run}: has another tokenizer than {bytes_run}, and it was validated on other text than "
+            f"{bytes_run}"])

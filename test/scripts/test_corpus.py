@@ -4,12 +4,13 @@ import contextlib
 import io
 import json
 import math
+import struct
 import sys
 from unittest import mock
 
 import demo_report
 import make_corpus
-from testing import ROOT, Case, needs, write_run, write_shard, write_tokenizer
+from testing import ROOT, Case, header, needs, write_run, write_shard, write_tokenizer
 
 
 class CorpusTest(Case):
@@ -62,6 +63,9 @@ class ReportTest(Case):
         bigram = math.log((2 + prior * b) / (4 + prior)) + math.log((1 + prior * a) / (1 + prior))
         self.assertAlmostEqual(found["bigram"], -bigram / 2)
         self.assertEqual(demo_report.sizes_of_tokens(self.folder / "d"), [0, 1, 3])
+        table = header(20240328, 3, 3, 0) + struct.pack("<3I", 0, 1, 300) + b"a" + b"b" * 300  # lengths come first
+        (self.folder / "d" / "tokenizer" / "tokens.bin").write_bytes(table)
+        self.assertEqual(demo_report.sizes_of_tokens(self.folder / "d"), [0, 1, 300])
 
     def test_a_run_above_the_baseline_fails(self):
         self.write_data()

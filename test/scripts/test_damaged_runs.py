@@ -151,6 +151,19 @@ class DamagedTest(Case):
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
 
+    def test_the_step_in_trainer_json_must_be_the_folders(self):
+        folder = self.folder / "step_00000005"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"architectures": []}')
+        series = {"mean": 1.0, "variance": 0.0, "count": 1}
+        run = {"model": {}, "steps": 9, "program": "train_gpt2", "version": "0", "options": {}}
+        state = {"run": run, "step": 6, "tokens": 1, "next_sample": 1, "updates": 1,
+                 "guard": {"skipped_in_row": 0, "loss": series, "grad_norm": series}}
+        (folder / "trainer.json").write_text(json.dumps(state))
+        status, errors = self.run_here("inspect_checkpoint.py", folder)
+        self.assertEqual(status, 1)
+        self.assertIn("trainer.json: of step 6, not of this folder's", errors)
+
     def test_the_state_of_a_long_run_fits_80_columns(self):
         run = write_run(self.folder / "run")
         change_json(run / "config.json", run={"steps": 10**6})

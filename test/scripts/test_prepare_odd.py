@@ -118,6 +118,11 @@ class OddTest(PrepareCase):
             finally:
                 sources.hub_client = before
 
+    def test_a_name_too_long_for_a_shard_is_refused_before_work(self):
+        error = self.fails(2, self.write_text(), "--tokenizer", "bytes", "--out", self.path("out"), "--name", "n" * 245)
+        self.assertIn("has 245 characters; at most 200", error)
+        self.assertFalse(self.path("out").exists())
+
     def test_counts_of_other_scripts_digits_are_refused(self):
         for text in ("٣", "1e٣", "7" * 5000):
             self.assertRaises(ValueError, files.quantity, text)
