@@ -16,7 +16,6 @@ if __name__ == "__main__":
     startup.begin()
     import use_venv  # noqa: F401
 
-import argparse
 import hashlib
 import json
 import os
@@ -24,8 +23,10 @@ import pathlib
 import shutil
 import sys
 
+from arguments import Parser
 from teon_data.files import Failure, UsageError, need, read_json
 from teon_data.sentencepiece_model import sentencepiece_kind
+from written_files import replacing
 
 # The text that llama.cpp's converter encodes, and the SHA-256 of the decimal list of its tokens for tokenizers of the
 # families here (github.com/ggml-org/llama.cpp, convert_hf_to_gguf_update.py and get_vocab_base_pre()).
@@ -110,11 +111,12 @@ def link_or_copy(source, target):
 
 
 def write(path, content):
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    with replacing(path) as file:
+        file.write(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("checkpoint", type=pathlib.Path, help="a checkpoint's folder, runs/NAME/step_00001000")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write; it must not exist")
     options = parser.parse_args(arguments)

@@ -93,4 +93,4 @@ def main(name):
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    sys.exit(main(sys.argv[1]))
+    sys.exit(startup.exit_code(lambda: main(sys.argv[1])))
