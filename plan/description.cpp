@@ -173,7 +173,9 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
               {"mixture", mixture_json(p.train)},
               {"vocab_size", p.train.vocab_size},
               {"delimiter", p.train.delimiter},
-              {"tokenizer", p.train.tokenizer}}},
+              {"tokenizer", p.train.tokenizer},
+              {"val_bytes_of", p.val.counts_text() ? "source" : "tokens"},
+              {"val_text", p.val.val_text}}},
             {"stacks", stacks_json(p)}};
 }
 

@@ -283,7 +283,7 @@ class PreparedTest(Case):
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
         self.assertIn("scripts/encode_text.py, which encodes text, is not", self.error_of(*command, "--prompt", "x"))
         for name in ("encode_text.py", "use_venv.py", *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer",
-                                                                                           "files"))):
+                                                                                           "token_table", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)
         (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")
