@@ -29,7 +29,6 @@ struct ListedShard {
 
 struct Manifest : TokenInfo {
     bool lists = false;  // whether it has a list of shards
-    std::string val_text;
     std::map<std::string, ListedShard> shards;
 };
 
@@ -56,8 +55,6 @@ Manifest read_manifest(const std::string& path) {
     const auto tokenizer = j.get<json>("tokenizer", json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
     m.lists = j.has("shards");
-    const auto text = j.get<json>("val_text", json::object());
-    m.val_text = JsonObject(text, path + ": val_text").get<std::string>("hash", "");
     const auto shards = j.get<json>("shards", json::array());
     CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
     for (const json& item : shards) {
@@ -138,7 +135,6 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         if (!manifest_of(folder)) continue;
         const Manifest& m = *manifest_of(folder);
         compare(m, shards, data);
-        if (by_folder.size() == 1 && shards.size() == m.shards.size()) data.val_text = m.val_text;
         for (std::string item : teon::split(pattern)) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
             if (fs::is_directory(item, error) && fs::path(item).lexically_normal().string() == folder)

@@ -25,8 +25,7 @@ struct DataSet : TokenInfo {
     std::vector<std::string> sources;  // as named by the user
     std::vector<std::pair<std::string, std::string>> sha256;  // path and digest of shards
     std::set<std::string> corrected;                          // paths of shards with a file of corrections (text_bytes)
-    int counted = 0;       // shards whose manifest counts the bytes of the source's text
-    std::string val_text;  // hash of the source's text, if it is one folder with nothing but validation data
+    int counted = 0;  // shards whose manifest counts the bytes of the source's text
     bool counts_text() const { return !shards.empty() && counted == static_cast<int>(shards.size()); }
 };
 

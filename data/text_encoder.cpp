@@ -1,38 +1,16 @@
 #include "data/text_encoder.h"
 
-#include <filesystem>
-
 #include "base/check.h"
 #include "files/json.h"
+#include "files/script.h"
 
 namespace teon {
 
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr double kPatienceSeconds = 120;  // a library on a slow disk of a network takes a minute to load
-
-// Returns the project's folder, which is the program's or above it (build/cpu).
-fs::path project_folder() {
-    std::error_code error;
-    const fs::path program = fs::read_symlink("/proc/self/exe", error);
-    for (fs::path folder = program.parent_path(); folder.has_relative_path(); folder = folder.parent_path())
-        if (fs::exists(folder / "scripts" / "encode_text.py", error)) return folder;
-    throw Error(
-        fmt::format("{}: scripts/encode_text.py, which encodes text, is not in its folder or above", program.string()));
-}
-
-// The project's .venv has the libraries, if it exists.
-std::vector<std::vector<std::string>> commands(const std::string& folder) {
-    const fs::path project = project_folder(), python = project / ".venv" / "bin" / "python";
-    const std::string script = (project / "scripts" / "encode_text.py").string();
-    std::error_code error;
-    std::vector<std::vector<std::string>> found = {{"python3", script, folder}};
-    if (fs::exists(python, error)) found.insert(found.begin(), {python.string(), script, folder});
-    return found;
-}
 
 // Sends the request and returns the value of `key` in the answer.
 json answer_of(LineServer& server, const json& request, const char* key, const std::string& folder) {
@@ -45,7 +23,8 @@ json answer_of(LineServer& server, const json& request, const char* key, const s
 
 }  // namespace
 
-TextEncoder::TextEncoder(const std::string& folder) : folder_(folder), server_(commands(folder), kPatienceSeconds) {}
+TextEncoder::TextEncoder(const std::string& folder)
+    : folder_(folder), server_(script_commands("encode_text.py", {folder}), kPatienceSeconds) {}
 
 std::vector<int> TextEncoder::encode(std::string_view text) {
     CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");

@@ -78,7 +78,8 @@ ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int de
     return j;
 }
 
-DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path) {
+DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path,
+                             std::vector<std::string>* harmless) {
     HfReader r(j, path);
     const auto type = r.get<std::string>("model_type", "");
     std::vector<std::string> names;
@@ -97,7 +98,8 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     r.require("is_encoder_decoder", false, false);
     r.require("add_cross_attention", false, false);
     r.require("chunk_size_feed_forward", 0, 0);
-    r.finish();
+    const std::vector<std::string> names_of_harmless = r.finish(harmless_keys());
+    if (harmless) *harmless = names_of_harmless;
     c.preset = "checkpoint";
     try {
         validate(c);

@@ -3,15 +3,21 @@
 
     python3 scripts/compare.py runs/demo-*        runs, and folders that contain runs
 
-Prints a table and writes it to --out as compare.md, with loss.png (validation loss against steps, tokens and time) and
-alignment.png (the measurements of --diagnose-every) if matplotlib is installed. Runs that differ only in their seed
-share a row. Each row is compared with the first one: by pairs if seeds coincide, otherwise by Welch's t test. If
-tokenizers differ, bits per byte are compared instead of nats per token. Names and omits runs that are unfinished,
-damaged, not finite, duplicates, or validated on other data. Exit status: 0; 1 if a run was omitted for another reason
-than being unfinished or a duplicate, or if no run remains; 2 usage.
+Prints a table and writes it to compare/ beside the runs (--out) as compare.md, with loss.png (validation loss against
+steps, tokens and time) and alignment.png (the measurements of --diagnose-every) if matplotlib is installed. Runs that
+differ only in their seed share a row. Each row is compared with the first one (--baseline): by pairs if seeds coincide,
+otherwise by Welch's t test. If rows differ in their learning rate, a second table has each method's best rate, and
+rates.png the loss against the rate. If tokenizers differ, bits per byte are compared instead of nats per token. Names
+and omits runs that are unfinished, damaged, not finite, duplicates, or validated on other text. Exit status: 0; 1 if a
+run was omitted for another reason than being unfinished or a duplicate, or if no run remains; 2 usage.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import dataclasses
 import functools
 import hashlib
@@ -22,13 +28,13 @@ import re
 import shutil
 import statistics
 import sys
-import textwrap
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
+import pictures
 import significance
-from run_folder import BadRun, Unfinished, exit_code, find_runs, finite_number, is_done, open_run, printable
+from arguments import Parser, decimal
+from run_folder import BadRun, Unfinished, find_runs, finite, is_done, open_run, read_object, short
+from startup import printable
+from written_files import replacing
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
@@ -42,10 +48,21 @@ SINCE = {"grad-comm-dtype": "float", "matmul-dtype": "same"}
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
          "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",
          "batch-tokens", "shuffle", "document-mask"}
+# The shape of a model: one of these usually identifies it.
+SHAPE = {"layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "context"}
+RATE, EMBEDDING_RATE = "lr", "adamw-lr"
 
 
 class Diverged(BadRun):
     """A run whose validation loss is not finite, or that the engine ended because updates were skipped."""
+
+    def __init__(self, message, run):
+        super().__init__(message)
+        self.run = run  # without evaluations
+
+
+class Usage(Exception):
+    """A wrong argument; the message is one sentence."""
 
 
 class Duplicate(BadRun):
@@ -119,10 +136,6 @@ class Run:
         return at
 
 
-def finite(x):
-    return isinstance(x, (int, float)) and math.isfinite(x)
-
-
 def perplexity(loss):
     return math.exp(loss) if loss < 700 else math.inf
 
@@ -153,8 +166,10 @@ def checked(folder, config, metrics):
     """Does the work of read_run() for a run that open_run() has read."""
     total = config["run"]["steps"]
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
+    without_evals = Run(folder, config, steps, [], [])
     if gave_up(config, metrics):
-        raise Diverged(f"{folder}: ended after step {steps[-1]['step']} of {total}: too many updates were skipped")
+        raise Diverged(f"{folder}: ended after step {steps[-1]['step']} of {total}: too many updates were skipped",
+                       without_evals)
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps"
                          + (", without the evaluation after them" if len(steps) == total else ""))
@@ -164,7 +179,7 @@ def checked(folder, config, metrics):
         raise BadRun(f"{folder}: has no validation loss; give the run --val-data")
     bad = next((m["step"] for m in evals if not finite(m["val_loss"])), None)
     if bad is not None:
-        raise Diverged(f"{folder}: the validation loss of step {bad} is not finite")
+        raise Diverged(f"{folder}: the validation loss of step {bad} is not finite", without_evals)
     if any(m["step"] > total or m["step"] < 1 for m in evals):
         raise BadRun(f"{metrics.path}: an evaluation at a step that the run does not have")
     if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
@@ -186,6 +201,23 @@ def has_bits_per_byte(run):
     return all(finite(m.get("val_bits_per_byte")) for m in run.evals)
 
 
+LARGEST_SHARE_OF_END = 0.02  # of two validation texts that count as one: tokenizers cut the last window differently
+
+
+def other_text(run, first):
+    """Returns how the validation texts of two runs differ (data/text_identity.h), or "" if they are the same."""
+    texts = [r.config["data"].get("val_text") or {} for r in (run, first)]
+    for r, text in zip((run, first), texts):
+        if not text.get("bytes") or not text.get("beginnings"):
+            return f"{r.folder} does not record the text that it was validated on"
+    sizes = [text["bytes"] for text in texts]
+    if max(sizes) - min(sizes) > LARGEST_SHARE_OF_END * max(sizes):
+        return f"it was validated on {sizes[0]:,} bytes of text, {first.folder} on {sizes[1]:,}, without white space"
+    ours, theirs = (text["beginnings"] for text in texts)
+    common = max((size for size in ours.keys() & theirs.keys() if size.isdecimal()), key=int, default=None)
+    return "" if common and ours[common] == theirs[common] else f"it was validated on other text than {first.folder}"
+
+
 def check_comparable(run, first):
     """Raises BadRun if the validation losses of two runs are not comparable."""
     if run.has_other_tokenizer(first):
@@ -193,24 +225,38 @@ def check_comparable(run, first):
             if not has_bits_per_byte(r):
                 raise BadRun(f"{run.folder}: has another tokenizer than {first.folder}, and {r.folder} was not "
                              f"evaluated in bits per byte; losses per token cannot be compared")
+        if difference := other_text(run, first):
+            raise BadRun(f"{run.folder}: has another tokenizer than {first.folder}, and {difference}")
     elif run.facts["val-data"] != first.facts["val-data"]:
         raise BadRun(f"{run.folder}: validated on other data than {first.folder}")
     elif run.facts.get("eval_windows") != first.facts.get("eval_windows"):
         raise BadRun(f"{run.folder}: validated on another number of windows than {first.folder}")
 
 
+def is_companion(path):
+    """Returns whether a glob over a sweep's folder finds this beside its runs: sweep.py's record of a cell, or
+    compare.py's output."""
+    if os.path.isdir(path):
+        return os.path.isfile(os.path.join(path, "compare.md"))
+    try:
+        return path.endswith(".json") and bool(read_object(path, [("flags", dict)]))
+    except BadRun:
+        return False
+
+
 def read_runs(patterns):
     """Returns the usable runs in the given order, and a BadRun for each of the others. If tokenizers differ, losses are
     in bits per byte."""
-    runs, faults = [], []
+    runs, faults, places = [], [], set()
     for pattern in patterns:
         folders = find_runs(pattern)
-        if not folders:
+        if not folders and not is_companion(pattern):
             faults.append(BadRun(f"{pattern}: no run in it" if os.path.isdir(pattern)
                                  else f"{pattern}: no such folder"))
         for folder in folders:
-            if any(os.path.realpath(folder) == os.path.realpath(r.folder) for r in runs):
+            if (place := os.path.realpath(folder)) in places:
                 continue
+            places.add(place)
             try:
                 run = read_run(folder)
                 if runs:
@@ -250,7 +296,11 @@ def setting(flag, value):
     """Returns `flag=value` in short form, or "" for a flag that is off or empty."""
     if value is False or value is None or value == {} or value == []:
         return ""
-    return flag if value is True else f"{flag}={text_of(value)}"
+    return flag if value is True else f"{flag}={shortened(text_of(value))}"
+
+
+def shortened(text, most=40):
+    return text if len(text) <= most else f"{text[:most // 2 - 1]}...{text[-most // 2 + 2:]}"
 
 
 def text_of(value):
@@ -284,12 +334,26 @@ def group_runs(runs):
     return groups
 
 
-def label_of(run, rivals):
+def implied(settings, mine, rivals):
+    """Returns those of the settings that a label can omit, because the others tell the same rivals apart."""
+    kept = sorted(settings)
+    for name in sorted(settings, reverse=True):
+        rest = [k for k in kept if k != name]
+        if all(any(r.facts.get(k) != mine[k] for k in rest) for r in rivals if r.facts.get(name) != mine[name]):
+            kept = rest
+    return settings - set(kept)
+
+
+def label_of(run, rivals, without=frozenset()):
+    """Returns the run's optimizer and the settings in which it differs from its rivals, except those of `without`."""
     mine, relevant = run.facts, RELEVANT.get(run.optimizer, lambda flag: True)
     differs = {k for r in rivals for k in mine if r.facts.get(k) != mine[k]
                and (k in START | {"steps", "dtype"} or r.optimizer == run.optimizer and relevant(k))}
+    if mine.get(EMBEDDING_RATE) == mine.get(RATE) and RATE in differs:
+        differs.discard(EMBEDDING_RATE)  # it follows
     if "vocab_size" in differs:
         differs -= {"tokenizer", "val-data", "eval_windows", "vocab-size"}  # vocab_size identifies the tokenizer
+    differs -= without | implied(differs & SHAPE, mine, rivals)
     settings = [setting(k, mine[k]) for k in mine if k in differs and k not in ("optimizer", "data")]
     if "data" in differs:
         text = run.data_text()
@@ -300,6 +364,78 @@ def label_of(run, rivals):
 
 def digest(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
+
+
+@dataclasses.dataclass
+class Method:
+    """The groups that differ only in their learning rate."""
+    label: str
+    groups: dict                                     # by rate
+    diverged: set = dataclasses.field(default_factory=set)  # rates of which a run diverged
+
+    def loss(self, rate):
+        return statistics.fmean(self.groups[rate].values(lambda r: r.evals[-1]["loss"]))
+
+    @property
+    def rates(self):
+        return sorted({*self.groups, *self.diverged})
+
+    @property
+    def best_rate(self):
+        """The rate with the lowest mean loss; one with a diverged run only if all have one."""
+        return min(self.groups, key=lambda rate: (rate in self.diverged, self.loss(rate)))
+
+    @property
+    def best(self):
+        return self.groups[self.best_rate]
+
+    @property
+    def inside(self):
+        """Whether a lower and a higher rate are worse, so that no better rate is to be expected outside."""
+        return self.rates[0] < self.best_rate < self.rates[-1]
+
+
+def method_facts(run):
+    """What identifies a run except its rate, and the embeddings' rate if it follows."""
+    facts = {k: v for k, v in run.facts.items() if k != RATE}
+    if facts.get(EMBEDDING_RATE) == run.facts.get(RATE):
+        facts.pop(EMBEDDING_RATE, None)
+    return json.dumps(facts, sort_keys=True)
+
+
+def methods_of(groups, diverged=()):
+    """Returns the Methods of groups whose rate is known, in the order of the groups, if one of them has several rates;
+    otherwise nothing. `diverged`: runs."""
+    methods = {}
+    for group in groups:
+        rate = group.runs[0].facts.get(RATE)
+        if not finite(rate):
+            return []
+        methods.setdefault(method_facts(group.runs[0]), Method("", {})).groups[rate] = group
+    for run in diverged:
+        if (method := methods.get(method_facts(run))) and finite(rate := run.facts.get(RATE)):
+            method.diverged.add(rate)
+    all_methods = list(methods.values())
+    if not any(len(m.rates) > 1 for m in all_methods):
+        return []
+    for method in all_methods:
+        rivals = [g.runs[0] for m in all_methods if m is not method for g in m.groups.values()]
+        method.label = label_of(method.best.runs[0], rivals, {RATE, EMBEDDING_RATE})
+    return all_methods
+
+
+def with_baseline_first(groups, name):
+    """Returns the groups in an order that begins with the baseline: the group of this label or of this run's folder, or
+    the best one of this optimizer."""
+    place = os.path.realpath(name)
+    fitting = ([g for g in groups if g.label == name]
+               or [g for g in groups if any(os.path.realpath(r.folder) == place for r in g.runs)]
+               or sorted((g for g in groups if g.runs[0].optimizer == name),
+                         key=lambda g: statistics.fmean(g.values(lambda r: r.evals[-1]["loss"]))))
+    if not fitting:
+        raise Usage(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
+                    f"{', '.join(g.label for g in groups)}")
+    return [fitting[0], *(g for g in groups if g is not fitting[0])]
 
 
 def comparisons(groups):
@@ -342,15 +478,17 @@ def reach(run, target):
 
 def mean_spread(values, digits=4):
     """Returns the mean as text, with the standard deviation if there are several values and all are finite."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and all(map(finite, values)) else mean
+    mean = text_of_number(statistics.fmean(values), digits)
+    if len(values) == 1 or not all(map(finite, values)):
+        return mean
+    return f"{mean} ± {text_of_number(statistics.stdev(values), digits)}"
 
 
-def short(n):
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= size:
-            return f"{n / size:.3g}{unit}"
-    return f"{n:.3g}"
+def text_of_number(x, digits):
+    """Returns the number with these digits after the point; a huge one, of a run that diverged, with few digits."""
+    if math.isinf(x):
+        return "over 1e304"  # a perplexity; losses in a log are finite
+    return f"{x:.{digits}f}" if abs(x) < 1e7 else f"{x:.4g}"
 
 
 def text_of_p(p):
@@ -365,12 +503,29 @@ def text_of_test(comparison):
     return f"{comparison.n} pair{'s' * (comparison.n > 1)}" if comparison.method == "pairs" else comparison.method
 
 
+def columns_of_comparison(groups):
+    """Returns the header of the columns that compare rows with the first one, and their cells for each group. Interval,
+    p and test only if a row has several seeds."""
+    found = comparisons(groups)
+    header = ["vs first", "95% interval", "p", "test"]
+    cells = [[f"{c.difference:+.4f}", text_of_interval(c.low, c.high), text_of_p(c.p), text_of_test(c)] if c
+             else [""] * 4 for c in found]
+    if len(groups) == 1:
+        return [], [[] for _ in groups]
+    tested = any(not math.isnan(c.p) for c in found[1:])
+    return (header, cells) if tested else (header[:1], [row[:1] for row in cells])
+
+
 def table(groups, target, bits=False):
     """Returns (header, rows). `bits`: losses are in bits per byte; perplexities, which are per token, are omitted."""
-    header = ["run", "seeds", "bits/byte" if bits else "val loss", "best", *([] if bits else ["perplexity"]),
-              "vs first", "95% interval", "p", "test", "steps to target", "tokens", "seconds", "tokens/s", "optimizer"]
+    compared, cells_of_comparison = columns_of_comparison(groups)
+    best = {id(g): mean_spread(g.values(lambda r: min(m["loss"] for m in r.evals))) for g in groups}
+    shows_best = any(best[id(g)] != mean_spread(g.values(lambda r: r.evals[-1]["loss"])) for g in groups)
+    header = ["run", "seeds", "bits/byte" if bits else "val loss", *["best"] * shows_best,
+              *([] if bits else ["perplexity"]), *compared, "steps to target", "tokens", "seconds", "tokens/s",
+              "optimizer"]
     rows = []
-    for g, against in zip(groups, comparisons(groups)):
+    for g, cells in zip(groups, cells_of_comparison):
         losses = g.values(lambda r: r.evals[-1]["loss"])
         reached = [reach(r, target) for r in g.runs]
         if all(reached):
@@ -380,20 +535,42 @@ def table(groups, target, bits=False):
             to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-",
                          "-"]
         later = [m for r in g.runs for m in r.steps[len(r.steps) // 10:]]
-        rows.append([g.label, str(len(g.runs)), mean_spread(losses),
-                     mean_spread(g.values(lambda r: min(m["loss"] for m in r.evals))),
-                     *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]),
-                     *([f"{against.difference:+.4f}", text_of_interval(against.low, against.high),
-                        text_of_p(against.p), text_of_test(against)] if against else [""] * 4), *to_target,
+        rows.append([g.label, str(len(g.runs)), mean_spread(losses), *[best[id(g)]] * shows_best,
+                     *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]), *cells, *to_target,
                      short(statistics.median(m["tokens_per_s"] for m in later)),
                      f"{100 * sum(m['optimizer_ms'] for m in later) / sum(m['ms'] for m in later):.1f}%"])
     return header, rows
 
 
+def table_of_methods(methods, bits=False):
+    """Returns (header, rows) of each method's best rate."""
+    compared, cells_of_comparison = columns_of_comparison([m.best for m in methods])
+    header = ["method", "rates", "best rate", "lies inside", "seeds", "bits/byte" if bits else "val loss", *compared]
+    rows = []
+    for m, cells in zip(methods, cells_of_comparison):
+        end = "lowest" if m.best_rate == m.rates[0] else "highest"
+        rows.append([m.label, f"{m.rates[0]:g} to {m.rates[-1]:g} ({len(m.rates)})" if len(m.rates) > 1 else "1",
+                     f"{m.best_rate:g}", "yes" if m.inside else f"no: the {end}" if len(m.rates) > 1 else "-",
+                     str(len(m.best.runs)), mean_spread(m.best.values(lambda r: r.evals[-1]["loss"])), *cells])
+    return header, rows
+
+
+def notes_of_methods(methods):
+    lines = ["Each method at its best learning rate, the one with the lowest mean validation loss."]
+    if diverged := [f"{m.label} at {', '.join(f'{r:g}' for r in sorted(m.diverged))}" for m in methods if m.diverged]:
+        lines.append(f"Diverged: {'; '.join(diverged)}.")
+    if ends := [m for m in methods if len(m.rates) > 1 and not m.inside]:
+        lines.append(f"The best rate of {', '.join(m.label for m in ends)} is an end of its rates; a better one may "
+                     f"lie beyond (sweep.py --extend-grid).")
+    return list(map(printable, lines))
+
+
 def notes(groups, target, bits):
     """Returns lines that explain the table's columns, and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
-    lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}."]
+    lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}.",
+             "best: lowest loss of all evaluations, if another than the last; tokens, seconds: until the target; "
+             "optimizer: its share of a step's time."]
     found = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
     used = [name for method, name in (("pairs", "Student's t test on pairs of one seed"),
                                       ("Welch", "Welch's t test of independent runs, where seeds do not pair"))
@@ -403,14 +580,14 @@ def notes(groups, target, bits):
                      f"{len(found)} comparison{'s' * (len(found) > 1)} (Holm).")
     sizes = sorted({r.evals[-1]["val_bytes"] for g in groups for r in g.runs if "val_bytes" in r.evals[-1]})
     if bits and len(sizes) > 1:
-        lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of text.")
+        lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of the same text.")
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
 def as_text(header, rows):
-    """Returns the table as text that fits the terminal, or 128 characters without one, if possible. Columns that do not
+    """Returns the table as text that fits the terminal, or 100 characters without one, if possible. Columns that do not
     fit follow below, with the first column repeated."""
-    most = shutil.get_terminal_size((128, 24)).columns
+    most = shutil.get_terminal_size((100, 24)).columns
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     parts = [[0]]
     for i in range(1, len(header)):
@@ -427,134 +604,53 @@ def as_markdown(header, rows):
     return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+def default_out(runs):
+    """Returns the folder beside the runs for compare.py's output: compare/ in the deepest folder that has all runs."""
+    top = os.path.commonpath([os.path.dirname(os.path.abspath(run.folder)) for run in runs])
+    if top == os.path.sep:
+        return "compare"
+    relative = os.path.relpath(top)
+    return os.path.normpath(os.path.join(top if relative.startswith("..") else relative, "compare"))
 
 
-# The colour of an optimizer in all figures, and the colours of everything else.
-COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
-OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#bcbd22", "#393b79", "#637939",
-                "#e7ba52", "#843c39", "#e7969c", "#6b6ecf", "#a55194", "#8ca252", "#000000")
+def pyplot():
+    """Returns matplotlib's pyplot, or None after a line that it is missing."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("compare.py: no plots: matplotlib is not installed (make setup)", file=sys.stderr)
+        return None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
 
 
-def colors_of(names, known):
-    """Returns {name: colour}. Names in `known` have their own colour, which no other name gets."""
-    free = [c for c in OTHER_COLORS if c not in known.values()]
-    others = [name for name in names if name not in known]
-    return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
-
-
-def colors_of_groups(groups):
-    """Returns {label: colour}. The first group of an optimizer has the optimizer's colour."""
-    known = {}
-    for g in groups:
-        color = COLORS.get(g.runs[0].optimizer)
-        if color and color not in known.values():
-            known[g.label] = color
-    return colors_of([g.label for g in groups], known)
-
-
-def styles(colors):
-    """Returns line styles for curves in these colours. Later curves are drawn over earlier ones and are thinner and
-    broken, so that curves that coincide are all visible."""
-    dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-    markers = "osD^vP*X"
-    widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
-    return [{"color": color, "linestyle": dashes[i % len(dashes)], "lw": width,
-             "marker": markers[i % len(markers)], "ms": width + 3.5, "markerfacecolor": "white"}
-            for i, (color, width) in enumerate(zip(colors, widths))]
-
-
-def marked(count, most=12):
-    """Returns the points of a curve that get markers: at most about `most`, including the last one."""
-    return sorted({*range(0, count, math.ceil(count / most) or 1), count - 1} - {-1})
-
-
-def mark_cut_off(axis):
-    """Draws a triangle at the upper edge for each point above it."""
-    top = axis.get_ylim()[1]
-    for line in list(axis.lines):
-        above = [x for x, y in zip(line.get_xdata(), line.get_ydata()) if y > top]
-        if above:
-            axis.plot(above, [top] * len(above), ls="", marker="^", ms=6, color=line.get_color(), clip_on=False)
-
-
-def prepare_axis(axis, title, xlabel, ylabel):
-    axis.set_title(title, fontsize=10)
-    axis.set_xlabel(xlabel)
-    axis.set_ylabel(ylabel)
-    axis.xaxis.set_major_formatter(lambda value, _: short(value))
-    axis.grid(alpha=0.25)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def save_figure(figure, title, path, plt):
-    figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
-    figure.tight_layout()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    plt.close(figure)
-
-
-def title_of(groups):
-    runs = [run for g in groups for run in g.runs]
-    programs = " and ".join(sorted({run.config["program"] for run in runs}))
-    data = " and ".join(sorted({run.data_text() for run in runs} - {""}))
-    return printable(f"{programs}{data and ' on ' + data}")
-
-
-def plot_losses(groups, path, plt, unit):
-    figure, axes = plt.subplots(1, 3, figsize=(16, 5))
-    final = [statistics.mean(g.values(lambda r: r.evals[-1]["loss"])) for g in groups]
-    low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
-    high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
-    colors = colors_of_groups(groups).values()
-    margin = 0.05 * (high - low) or 0.01
-    for axis, name in zip(axes, ("steps", "tokens", "seconds of training")):
-        for g, loss, style in zip(groups, final, styles(colors)):
-            for run in g.runs:
-                seconds = run.seconds_at()
-                x = [{"steps": m["step"], "tokens": m["tokens"]}.get(name, seconds[m["step"]]) for m in run.evals]
-                label = f"{g.label}: {loss:.4f}" if run is g.runs[0] else None
-                axis.plot(x, [m["loss"] for m in run.evals], alpha=0.85, label=label, markevery=marked(len(x)), **style)
-        axis.set_ylim(low - margin, high + margin)
-        mark_cut_off(axis)
-        prepare_axis(axis, f"against {name}", name, f"validation loss, {unit}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
-                  ncols=2 if max(len(g.label) for g in groups) > 40 else 4, handlelength=5,
-                  title="one curve per seed; mean of the last values over seeds; triangles: points above the figure")
-    save_figure(figure, f"Validation loss of {title_of(groups)}", path, plt)
-
-
-def plot_alignment(groups, path, plt):
-    groups = [g for g in groups if any(run.diagnoses for run in g.runs)]
-    if not groups:
-        return False
-    measures = (("left", "left singular vectors", "|<u, u'>|"), ("right", "right singular vectors", "|<v, v'>|"),
-                ("norm_ratio", "possible gain of stacking", "nuclear norms: slices / unfolding"))
-    figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.6 * len(groups)), squeeze=False)
-    for row, g in zip(axes, groups):
-        roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
-        for axis, (key, title, ylabel) in zip(row, measures):
-            for role, style in zip(roles, styles(colors_of(roles, {}).values())):
-                by_step = {}
-                for d in (d for r in g.runs for d in r.diagnoses if d["role"] == role and finite(d[key])):
-                    by_step.setdefault(d["step"], []).append(d[key])
-                axis.plot(sorted(by_step), [statistics.mean(by_step[s]) for s in sorted(by_step)], label=role,
-                          markevery=marked(len(by_step)), **style)
-            if key != "norm_ratio":
-                axis.set_ylim(0, 1)
-            prepare_axis(axis, f"{g.label}\n{title}", "steps", ylabel)
-        row[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=5, title="role")
-    save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path, plt)
-    return True
+def draw(groups, methods, out, bits):
+    """Draws all figures and returns their names. After a sweep, curves are those of each method's best rate."""
+    plt = pyplot()
+    if not plt:
+        return []
+    groups = [m.best for m in methods] or groups
+    pictures.plot_losses(groups, os.path.join(out, "loss.png"), plt, "bits per byte" if bits else "nats per token")
+    drawn = ["loss.png"]
+    if methods:
+        pictures.plot_rates(methods, os.path.join(out, "rates.png"), plt, bits)
+        drawn.append("rates.png")
+    if pictures.plot_alignment(groups, os.path.join(out, "alignment.png"), plt):
+        drawn.append("alignment.png")
+    return drawn
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
-    parser.add_argument("--target", type=finite_number,
+    parser.add_argument("--baseline", metavar="ROW",
+                        help="compare with this row instead of the first one: an optimizer (its best row), a row's "
+                             "name or the folder of a run")
+    parser.add_argument("--target", type=decimal(),
                         help="validation loss to reach (default: the first row's final one)")
-    parser.add_argument("--out", default="compare", help="folder for compare.md and the plots (default compare)")
+    parser.add_argument("--out", help="folder for compare.md and the plots (default: compare/ beside the runs)")
     args = parser.parse_args()
     runs, faults = read_runs(args.runs)
     for fault in faults:
@@ -562,33 +658,26 @@ def main():
     if not runs:
         raise BadRun("no finished run among these")
     groups = group_runs(runs)
+    if args.baseline is not None:
+        groups = with_baseline_first(groups, args.baseline)
     target = args.target
     if target is None:
         target = max(groups[0].values(lambda r: r.evals[-1]["loss"]))
     bits = in_bits_per_byte(runs)
-    header, rows = table(groups, target, bits)
-    note = "\n".join(notes(groups, target, bits))
-    print(f"{as_text(header, rows)}\n{note}")
-    os.makedirs(args.out, exist_ok=True)
-    with open(os.path.join(args.out, "compare.md"), "w", encoding="utf-8") as file:
-        file.write(as_markdown(header, rows) + f"\n\n{note}\n")
-    written = ["compare.md"]
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("compare.py: no plots: matplotlib is not installed (make setup)", file=sys.stderr)
-    else:
-        plot_losses(groups, os.path.join(args.out, "loss.png"), plt,
-                    "bits per byte" if bits else "nats per token")
-        written.append("loss.png")
-        if plot_alignment(groups, os.path.join(args.out, "alignment.png"), plt):
-            written.append("alignment.png")
-    print(f"written: {', '.join(os.path.join(args.out, name) for name in written)}")
+    methods = methods_of(groups, [fault.run for fault in faults if isinstance(fault, Diverged)])
+    parts = [(*table(groups, target, bits), notes(groups, target, bits))]
+    if methods:
+        parts.append((*table_of_methods(methods, bits), notes_of_methods(methods)))
+    print("\n\n".join("\n".join([as_text(header, rows), *lines]) for header, rows, lines in parts))
+    out = default_out(runs) if args.out is None else args.out
+    os.makedirs(out, exist_ok=True)
+    with replacing(os.path.join(out, "compare.md")) as file:
+        file.write("\n".join("\n\n".join([as_markdown(header, rows), "\n".join(lines) + "\n"])
+                             for header, rows, lines in parts))
+    written = ["compare.md", *draw(groups, methods, out, bits)]
+    print(f"written: {', '.join(os.path.join(out, name) for name in written)}")
     return int(any(not isinstance(fault, (Unfinished, Duplicate)) for fault in faults))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1, Usage: 2}))

@@ -9,13 +9,16 @@ one line answers:
                         {"error": "one line"}        what is missing or wrong
 """
 
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import json
 import os
 import signal
 import sys
-
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
 
 from teon_data import token_table
 from teon_data import tokenizer as tokenizers
@@ -55,4 +58,4 @@ def main(folder):
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    sys.exit(main(sys.argv[1]))
+    sys.exit(startup.exit_code(lambda: main(sys.argv[1])))

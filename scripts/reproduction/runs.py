@@ -16,7 +16,8 @@ import tempfile
 
 import compare
 import sweep
-from run_folder import BadRun, open_run
+from run_folder import BadRun, finite, open_run
+from written_files import replacing
 
 from reproduction import plan
 
@@ -66,7 +67,7 @@ class Result:
 
 def mean_loss(steps):
     """Returns the mean training loss of the steps with a finite loss, or None. Other steps made no update."""
-    losses = [m["loss"] for m in steps if compare.finite(m["loss"])]
+    losses = [m["loss"] for m in steps if finite(m["loss"])]
     return round(statistics.mean(losses), 4) if losses else None
 
 
@@ -77,7 +78,7 @@ def result_of(name, config, metrics, engine_name, options, diverged):
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
     measured = collections.defaultdict(list)
     for d in metrics.of_kind("diagnose"):
-        if compare.finite(d["left"]) and compare.finite(d["right"]):
+        if finite(d["left"]) and finite(d["right"]):
             measured[d["step"], d["role"]].append((d["left"], d["right"]))
     return Result(
         name, engine_name, options, config["device"]["name"], config["options"].get("dtype", ""),
@@ -180,7 +181,7 @@ class Runs:
             with sweep.locked(folder):
                 shutil.rmtree(folder)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
+        with replacing(path) as file:
             json.dump(today, file, indent=1)
         return today
 

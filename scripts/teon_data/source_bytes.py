@@ -1,10 +1,10 @@
 """The bytes of the source's text behind tokens, which may differ from the bytes that the tokens spell.
 
 A tokenizer may normalize text or replace what its vocabulary lacks. Where the bytes of a text and those of its tokens
-(tokens.bin) differ, a correction records it: (first token, tokens, difference in bytes) of the text's tokens, or of its
-delimiter if it has none. A part of these tokens, [first, first + x), has difference * x // tokens of it. So sums are exact
-for whole documents, for every token if the tokenizer loses nothing, and the corrections of adjoining parts add up to
-the whole.
+(tokens.bin) differ, a correction records it: (first token, tokens, difference in bytes) of the text's tokens, or of
+its delimiter if it has none. A part of these tokens, [first, first + x), has difference * x // tokens of it. So sums
+are exact for whole documents, for every token if the tokenizer loses nothing, and the corrections of adjoining parts
+add up to the whole.
 """
 
 import struct

@@ -33,6 +33,7 @@ GPT2_FILES = {"vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0b
 LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official repository requires a registration
 FILES = ("tokenizer.json", "tokenizer.model")  # use the first that exists in a folder or on the hub
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
+MOST_IDS = 1 << 22  # of the engine's reader (data/tokenizer.cpp)
 
 
 def byte_alphabet():
@@ -164,8 +165,8 @@ class HuggingFace:
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
             tokens = [read_json(config, dict).get(key) for key in ("bos_token", "eos_token")]
-            names = [token["content"] if isinstance(token, dict) else token for token in tokens if token] + names
-        return next((self.ids[name] for name in names if name in self.ids), None)
+            names = [token.get("content") if isinstance(token, dict) else token for token in tokens] + names
+        return next((self.ids[name] for name in names if isinstance(name, str) and name in self.ids), None)
 
     def id_of(self, text):
         return self.ids.get(text)
@@ -238,8 +239,8 @@ def load(folder):
 def check_name(name, bpe_dir, delimiter):
     """Raises UsageError for a wrong name of a tokenizer, before any work is done."""
     if name.startswith("train:"):
-        if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
-            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {1 << 24} ids, as in train:8192")
+        if not re.fullmatch(r"train:[0-9]{1,8}", name) or not 257 <= int(name[6:]) <= MOST_IDS:
+            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {MOST_IDS} ids, as in train:8192")
     elif name not in ("gpt2", "bytes", "llama2"):
         if name.startswith("hf:"):
             if not (match := HUB_NAME.fullmatch(name)) or match["rest"]:
@@ -287,8 +288,13 @@ def create(folder, name, bpe_dir, delimiter, texts):
         if kind == "huggingface" and os.path.exists(config):
             shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
 
+    if kind == "sentencepiece":
+        description["huggingface"] = write_converted(staged)
     from importlib.metadata import version  # here, because it takes longer than the rest to import
     tokenizer = KINDS[kind](staged, description)
+    if tokenizer.vocab_size > MOST_IDS:
+        raise UsageError(f"--tokenizer {name}: its largest id is {tokenizer.vocab_size - 1}; the training programs "
+                         f"read ids below {MOST_IDS}")
     library = LIBRARIES[kind]
     description |= {"kind": kind, "vocab_size": tokenizer.vocab_size,
                     "library": f"{library} {version(library)}" if library else "built in"}
@@ -313,6 +319,21 @@ def create(folder, name, bpe_dir, delimiter, texts):
     return description
 
 
+def write_converted(folder):
+    """Writes huggingface.json, the SentencePiece tokenizer of the folder as a tokenizer.json, and returns its name, or
+    None if it cannot be expressed as one or the library for it is missing."""
+    from .huggingface_export import tokenizer_json  # here, because prompts do not need it
+    try:
+        converted = tokenizer_json(os.path.join(folder, "tokenizer.model"))
+    except Failure:
+        return None
+    if converted is None:
+        return None
+    with open(os.path.join(folder, "huggingface.json"), "w", encoding="utf-8") as file:
+        json.dump(converted, file, ensure_ascii=False)
+    return "huggingface.json"
+
+
 def choose_delimiter(tokenizer, name, folder, delimiter):
     """Returns the id of --delimiter, given as a token's text or id, or the tokenizer's own delimiter."""
     if delimiter is None:
@@ -321,7 +342,7 @@ def choose_delimiter(tokenizer, name, folder, delimiter):
             raise UsageError(f"{name}: no known token begins or ends documents; name one with --delimiter")
         return token
     token = tokenizer.id_of(delimiter)
-    if token is None and delimiter.isdigit() and int(delimiter) < tokenizer.vocab_size:
+    if token is None and re.fullmatch("[0-9]{1,10}", delimiter) and int(delimiter) < tokenizer.vocab_size:
         token = int(delimiter)
     if token is None:
         raise UsageError(f"--delimiter {delimiter}: {name} has no such token")
@@ -355,7 +376,7 @@ def fetch_hub(name):
     hub = hub_client(f"the tokenizer {name}")
     try:
         info = hub.HfApi().repo_info(repository)
-        there = {file.rfilename for file in info.siblings}
+        there = {file.rfilename for file in info.siblings or () if isinstance(file.rfilename, str)}
         wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]

@@ -78,7 +78,7 @@ class GenerateTest(Case):
             if expected:
                 self.assertEqual(numbers, expected)
             else:
-                self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context exactly
+                self.assertEqual(len(numbers.split()), 2 + 256)  # longer than the context of 64
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
         self.assertIn("eos_token_id", self.error_of(BUILD / "generate", "--checkpoint", folder))
 
@@ -105,6 +105,60 @@ class GenerateTest(Case):
         self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
                          self.generate(*flags, "--temperature", 0))
 
+    def test_without_a_seed_texts_differ_and_the_printed_seed_repeats_them(self):
+        command = [BUILD / "generate", "--checkpoint", self.run_folder, "--sample-tokens", 30, "--as-tokens",
+                   "--temperature", 20, "--top-k", 0]
+        first, second = self.call(*command), self.call(*command)
+        self.assertNotEqual(first.stdout, second.stdout)
+        seed = re.search(r"; --seed (\d+)$", second.stderr.strip())[1]
+        self.assertEqual(self.call(*command, "--seed", seed).stdout, second.stdout)
+        self.assertNotIn("--seed", self.call(*command[:5], "--temperature", 0).stderr)  # it would have no effect
+
+    def test_several_texts_have_the_seeds_that_follow(self):
+        flags = ["--prompt", "the", "--sample-tokens", 9, "--temperature", 3]
+        texts = [self.generate(*flags, "--seed", seed) for seed in (5, 6, 7)]
+        self.assertEqual(len(set(texts)), 3)
+        self.assertEqual(self.generate(*flags, "--seed", 5, "--samples", 3), "".join(
+            f"--- text {i + 1}, seed {5 + i}\n{text}" for i, text in enumerate(texts)))
+        numbers = self.generate(*flags, "--seed", 5, "--samples", 3, "--as-tokens")
+        self.assertEqual(len(numbers.splitlines()), 3)
+
+    def test_top_p_of_nearly_nothing_is_the_likeliest_token(self):
+        flags = ["--sample-tokens", 20, "--as-tokens"]
+        greedy = self.generate(*flags, "--temperature", 0)
+        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--top-p", 1e-9), greedy)
+        self.assertNotEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--seed", 1), greedy)
+        self.assertIn("--top-p 1.1: must be between 0 and 1",
+                      self.error_of(BUILD / "generate", "--checkpoint", self.run_folder, "--top-p", 1.1))
+
+    def test_the_prompt_may_be_empty_or_standard_input(self):
+        greedy = ["--temperature", 0, "--sample-tokens", 6]
+        self.assertEqual(self.generate("--prompt", "", *greedy), self.generate(*greedy))
+        for text in ("the qu", "the qu\n"):  # as echo writes it
+            done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "-",
+                                   *map(str, greedy)], input=text, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (0, self.generate("--prompt", "the qu", *greedy)))
+
+    def test_a_text_may_be_longer_than_the_context(self):
+        folder = self.folder / "endless"
+        shutil.copytree(next(self.run_folder.glob("step_*")), folder)
+        (folder / "manifest.json").unlink()
+        (folder / "config.json").write_text(json.dumps({**read_json(folder / "config.json"), "eos_token_id": None}))
+
+        def text(prompt, count):
+            return self.call(BUILD / "generate", "--checkpoint", folder, "--prompt-tokens", ",".join(map(str, prompt)),
+                             "--temperature", 0, "--sample-tokens", count, "--as-tokens")
+
+        done = text([256, 116], 200)
+        tokens = list(map(int, done.stdout.split()))
+        self.assertEqual(len(tokens), 202)
+        for end in range(65, 202, 33):  # the context is full after 64 tokens; the next one follows from the last 32
+            self.assertEqual(tokens[end - 32:end + 33],
+                             list(map(int, text(tokens[end - 32:end], 33).stdout.split()))[:202 - end + 32])
+        self.assertIn("longer than the context of 64: the last tokens follow from at least 32 before them",
+                      done.stderr)
+        self.assertNotIn("longer than the context", text([256, 116], 63).stderr)
+
     def test_bf16_and_a_checkpoint_folder(self):
         step = next(self.run_folder.glob("step_*"))
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
@@ -120,7 +174,13 @@ class GenerateTest(Case):
             done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "the"], stdout=full,
                                   stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, "generate: error: standard output: No space left on device\n"))
+                         (1, "generate: error: standard output cannot be written: No space left on device\n"))
+
+    def test_a_prompt_that_is_refused_is_not_printed(self):
+        tokens = ",".join(["1"] * 5000)
+        for flags in (["--prompt", "the " * 2000], ["--prompt-tokens", tokens, "--as-tokens"]):
+            result = self.call(BUILD / "generate", "--checkpoint", self.run_folder, *flags, expect=2)
+            self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
 
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
@@ -128,7 +188,9 @@ class GenerateTest(Case):
         self.assertIn("neither model.safetensors",
                       self.error_of(BUILD / "generate", "--checkpoint", self.folder / "data"))
         at_run = [BUILD / "generate", "--checkpoint", self.run_folder]
-        self.assertIn("fill the context of 64", self.error_of(*at_run, "--prompt", "x" * 100))
+        refused = self.call(*at_run, "--prompt", "x" * 100, expect=2)
+        self.assertIn("--prompt: its 101 tokens are more than the context of 64", refused.stderr)
+        self.assertEqual(refused.stdout, "")  # not even the prompt
         self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
@@ -281,9 +343,9 @@ class PreparedTest(Case):
         shutil.copy(BUILD / "generate", program)
         environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
-        self.assertIn("scripts/encode_text.py, which encodes text, is not", self.error_of(*command, "--prompt", "x"))
-        for name in ("encode_text.py", "use_venv.py", *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer",
-                                                                                           "token_table", "files"))):
+        self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
+        for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "token_table", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)
         (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")
