@@ -181,7 +181,7 @@ all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine
 $(PROGRAMS): %: build/$(BACKEND)/% FORCE
 	@[ "$$(readlink $@)" = $< ] || ln -sf $< $@
 
-demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Python's own sources
+demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Shakespeare, three times
 	@scripts/demo.sh
 
 test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; tests that cannot run here are skipped by name

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -25,6 +26,31 @@ std::string duration_text(double seconds) {
     if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
     if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);
     return fmt::format("{}s", s);
+}
+
+namespace {
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+std::string without_middle(std::string_view text, size_t most) {
+    if (text.size() <= most) return std::string(text);
+    size_t begin = most * 2 / 3, end = text.size() - most / 4;
+    while (begin > 0 && continues_character(text[begin])) --begin;
+    while (end < text.size() && continues_character(text[end])) ++end;
+    return fmt::format("{}...{}", text.substr(0, begin), text.substr(end));
+}
+
+}  // namespace
+
+std::string shortened(std::string_view text) {
+    constexpr size_t kMostInWord = 400, kMost = 2000;
+    std::string out;
+    while (!text.empty()) {
+        const size_t end = std::min(text.find_first_of(" \n"), text.size() - 1) + 1;  // with the blank after it
+        out += without_middle(text.substr(0, end), kMostInWord);
+        text.remove_prefix(end);
+    }
+    return without_middle(out, kMost);
 }
 
 std::vector<std::string> split(const std::string& text) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/standard_streams.h"
 #include "runtime/device.h"
 
 namespace teon::bench {
@@ -50,10 +51,10 @@ inline int run_main(const std::function<void()>& benchmark) {
         benchmark();
         return 0;
     } catch (const UsageError& e) {
-        fmt::print(stderr, "{}\n", e.what());
+        print_error(fmt::format("{}\n", e.what()));
         return 2;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "{}\n", e.what());
+        print_error(fmt::format("{}\n", e.what()));
         return 1;
     }
 }

@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -113,6 +115,47 @@ json to_json(const TrainingState& s) {
     return j;
 }
 
+// Throws UsageError naming the file and the key if a part of the run's description that resuming reads is of another
+// kind. Parts that older versions did not write may be missing.
+void check_run(const json& run, const std::string& where) {
+    const JsonObject o(run, where);
+    const auto check = [&]<typename T>(const JsonObject& in, const char* key, T least) {
+        if (in.has_key(key)) {
+            const T value = in.at<T>(key);
+            if constexpr (std::is_integral_v<T>)
+                CHECK_USAGE(value >= least, "{}: {} is {}, expected at least {}", in.name(), key, value, least);
+        }
+    };
+    const auto object_at = [&](const JsonObject& in, const char* key) {
+        return in.has_key(key) ? in.at<json>(key) : json::object();
+    };
+    const auto check_list = [&](const JsonObject& in, const char* key, auto check_item) {
+        if (!in.has_key(key)) return;
+        const auto list = in.at<json>(key);
+        const std::string name = fmt::format("{}: {}", in.name(), key);
+        CHECK_USAGE(list.is_array(), "{} is {}, expected a list", name, shown(list));
+        for (const json& item : list) check_item(JsonObject(item, name));
+    };
+    check(o, "program", std::string());
+    check(o, "init_from", std::string());
+    check(o, "ranks", 1);
+    check(o, "micro_batch", 0);
+    check(o, "steps", int64_t{0});
+    check(o, "warmup_steps", int64_t{-1});
+    const json options = object_at(o, "options"), model = object_at(o, "model"), data = object_at(o, "data");
+    const JsonObject options_of_run(options, where + ": options");
+    check(options_of_run, "init-from", std::string());
+    check(options_of_run, "dtype", std::string());
+    JsonObject(model, where + ": model");
+    check_list(o, "changes", [&](const JsonObject& change) {
+        change.at<int64_t>("step");
+        change.at<std::string>("event");
+        change.at<std::string>("reason");
+    });
+    if (data.is_array()) return;  // before 0.2
+    for (const char* key : {"train", "val"}) check_list(JsonObject(data, where + ": data"), key, [](const auto&) {});
+}
+
 TrainingState training_state(const json& j, const std::string& path) {
     TrainingState s;
     const JsonObject o(j, path);
@@ -132,11 +175,19 @@ TrainingState training_state(const json& j, const std::string& path) {
     s.control.loss_stats = stats("loss");
     s.control.grad_norm_stats = stats("grad_norm");
     s.run = o.at<json>("run");
+    check_run(s.run, path + ": run");
+    for (const auto& [key, value] : {std::pair{"step", s.step},
+                                     {"tokens", s.tokens},
+                                     {"next_sample", s.next_sample},
+                                     {"updates", s.control.updates},
+                                     {"skipped_in_row", s.control.skipped_in_row}})
+        CHECK(value >= 0, "{}: {} is {}, expected at least 0", path, key, value);
     s.interim = o.get("interim", false);
     if (o.has("log")) {
         const auto log_json = o.at<json>("log");
         const JsonObject log(log_json, path + ": log");
         s.log = {log.at<int64_t>("bytes"), parse_hex(log.at<std::string>("xxh3"), log.name())};
+        CHECK(s.log->bytes >= 0, "{}: bytes is {}, expected at least 0", log.name(), s.log->bytes);
     }
     return s;
 }
@@ -239,7 +290,10 @@ std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
 
 TrainingState read_training_state(const std::string& folder) {
     const std::string path = folder + "/trainer.json";
-    return training_state(read_json(path), path);
+    const TrainingState state = training_state(read_json(path), path);
+    const std::optional<int64_t> expected = checkpoint_step(fs::path(folder).filename().string());
+    CHECK(!expected || *expected == state.step, "{}: of step {}, not of this folder's", path, state.step);
+    return state;
 }
 
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,

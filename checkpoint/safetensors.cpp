@@ -157,7 +157,7 @@ SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
     std::map<std::string, const SafetensorsFile*> opened;
     for (const auto& [tensor, unused] : places.items()) {
         const auto name = place.at<std::string>(tensor);
-        CHECK_USAGE(!name.empty() && name[0] != '.' && name.find('/') == std::string::npos,
+        CHECK_USAGE(!name.empty() && name[0] != '.' && name.find_first_of(std::string_view("/\0", 2)) == name.npos,
                     "{}: {} is in '{}', expected a file beside it", path_, tensor, name);
         const SafetensorsFile*& file = opened[name];
         if (!file) {

@@ -114,7 +114,13 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     const auto read = [&](const char* name) { return parse_json(files[name], folder + "/" + name); };
     std::string& library_file = files["tokenizer.json"];
     json library;
-    if (!library_file.empty()) {
+    // A SentencePiece model as a tokenizer.json; null: it has no equal there, so that no class would give its tokens.
+    // Folders of versions before 0.3 do not say.
+    const bool converted = kind == "sentencepiece" && parsed.contains("huggingface");
+    if (converted && parsed["huggingface"].is_null()) return result;
+    if (converted) {
+        library = read("huggingface.json");
+    } else if (!library_file.empty()) {
         library = read("tokenizer.json");
     } else if (files.count("encoder.json") && files.count("vocab.bpe")) {
         CHECK_USAGE(is_utf8(files["vocab.bpe"]), "{}/vocab.bpe: not a text in UTF-8", folder);
@@ -129,6 +135,14 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         config = read("tokenizer_config.json");
     } else {
         config = {{"tokenizer_class", tokenizer_class->second}, {"bos_token", delimiter}, {"eos_token", delimiter}};
+    }
+    if (library.is_object()) {  // a class of a model would build another tokenizer, and flags another template
+        config["tokenizer_class"] = "PreTrainedTokenizerFast";
+        config.erase("add_bos_token");
+        config.erase("add_eos_token");
+    } else {
+        config["add_bos_token"] = begin >= 0;
+        config["add_eos_token"] = false;
     }
     config["model_max_length"] = max_length;
     result.push_back({"tokenizer_config.json", config.dump(2) + "\n"});

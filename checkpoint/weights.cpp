@@ -1,5 +1,7 @@
 #include "checkpoint/weights.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/text.h"
 #include "cpu/cgroup.h"
 
 namespace teon::cpu {
@@ -19,18 +20,42 @@ std::optional<int64_t> number(const fs::path& path, const std::string& key = "")
     return in >> value ? std::optional(value) : std::nullopt;
 }
 
+// A version of control groups: its files in a group's folder, and its keys in memory.stat. Each number may be -1 or,
+// for memory, near 2^63 if there is no limit.
+struct Version {
+    const char *memory_limit, *memory_used, *cached, *shared;
+};
+constexpr Version kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"},
+    kVersion2{"memory.max", "memory.current", "file", "shmem"};
+constexpr int64_t kUnlimited = int64_t{1} << 60;
+
 std::optional<double> cpu_quota(const fs::path& group) {
     std::ifstream in(group / "cpu.max");  // "200000 100000": microseconds of each period, or "max"
     double quota = 0, period = 0;
-    return in >> quota >> period && quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
+    if (!(in >> quota >> period)) {  // version 1
+        quota = static_cast<double>(number(group / "cpu.cfs_quota_us").value_or(0));
+        period = static_cast<double>(number(group / "cpu.cfs_period_us").value_or(0));
+    }
+    return quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
 }
 
-std::optional<int64_t> memory_left(const fs::path& group) {
-    const std::optional<int64_t> most = number(group / "memory.max"), used = number(group / "memory.current");
-    if (!most || !used) return std::nullopt;
-    // "file" includes shared memory (/dev/shm), which the system cannot drop.
+std::optional<int64_t> memory_left(const fs::path& group, const Version& version) {
+    const std::optional<int64_t> most = number(group / version.memory_limit),
+                                 used = number(group / version.memory_used);
+    if (!most || !used || *most < 0 || *most >= kUnlimited) return std::nullopt;
+    // Cached files include shared memory (/dev/shm), which the system cannot drop.
     const auto stat = [&](const char* key) { return number(group / "memory.stat", key).value_or(0); };
-    return std::clamp<int64_t>(*most - *used + stat("file") - stat("shmem"), 0, *most);
+    return std::clamp<int64_t>(*most - *used + stat(version.cached) - stat(version.shared), 0, *most);
+}
+
+// Calls visit(folder) for the group and the groups above it. In a container the line may name a group outside of it;
+// the root is then the container's own group.
+template <typename F>
+void for_groups_up_to_root(const fs::path& mount, fs::path group, F visit) {
+    for (;; group = group.parent_path()) {
+        visit(mount / group);
+        if (group.empty()) return;
+    }
 }
 
 template <typename T>
@@ -43,13 +68,21 @@ void tighten(std::optional<T>& limit, std::optional<T> other) {
 CgroupLimits cgroup_limits(const std::string& mount, const std::string& self) {
     CgroupLimits limits;
     std::ifstream in(self);
-    for (std::string line; std::getline(in, line);) {
-        if (!line.starts_with("0::/")) continue;  // version 2; in a container it may name a group outside
-        for (fs::path group = fs::path(line.substr(4));; group = group.parent_path()) {
-            tighten(limits.cpus, cpu_quota(mount / group));
-            tighten(limits.memory_left, memory_left(mount / group));
-            if (group.empty()) break;
-        }
+    for (std::string line; std::getline(in, line);) {  // "0::/batch/job", or in version 1 "5:cpu,cpuacct:/batch/job"
+        const size_t first = line.find(':'), second = first == std::string::npos ? first : line.find(":/", first + 1);
+        if (second == std::string::npos) continue;
+        const fs::path group = line.substr(second + 2);
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        if (controllers.empty())
+            for_groups_up_to_root(mount, group, [&](const fs::path& folder) {
+                tighten(limits.cpus, cpu_quota(folder));
+                tighten(limits.memory_left, memory_left(folder, kVersion2));
+            });
+        for (const std::string& controller : split(controllers))
+            for_groups_up_to_root(fs::path(mount) / controller, group, [&](const fs::path& folder) {
+                if (controller == "cpu") tighten(limits.cpus, cpu_quota(folder));
+                if (controller == "memory") tighten(limits.memory_left, memory_left(folder, kVersion1));
+            });
     }
     return limits;
 }

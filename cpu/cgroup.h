@@ -1,4 +1,4 @@
-// The limits that a container or batch system sets for this process with Linux control groups (version 2).
+// The limits that a container or batch system sets for this process with Linux control groups (versions 1 and 2).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct CgroupLimits {
 };
 
 // Returns the tightest limits of the process's group, which the file `self` names, and of the groups above it, up to
-// the root of the file system mounted at `mount`. A limit is empty if none is set, version 2 is not in use or a file
-// cannot be read.
+// the root of the file system mounted at `mount`; version 1 has a folder there for each controller. A limit is empty if
+// none is set or a file cannot be read.
 CgroupLimits cgroup_limits(const std::string& mount = "/sys/fs/cgroup", const std::string& self = "/proc/self/cgroup");
 
 }  // namespace teon::cpu

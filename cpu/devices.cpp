@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/text.h"
+#include "cpu/address_space.h"
 #include "cpu/error.h"
 #include "cpu/pages.h"
 
@@ -48,7 +50,16 @@ using namespace teon::cpu;
 
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = device_count();
-    return *count ? cudaSuccess : fail(cudaErrorNoDevice, "CUDA_VISIBLE_DEVICES names no device");
+    if (*count == 0) return fail(cudaErrorNoDevice, "CUDA_VISIBLE_DEVICES names no device");
+    using teon::bytes_text;
+    const std::optional<int64_t> left = kModelGpu ? std::nullopt : address_space_left();
+    if (left && *left < address_space_of_libraries())
+        return fail(cudaErrorMemoryAllocation,
+                    fmt::format("the limit of address space (ulimit -v) leaves {}, but the CPU's libraries and threads "
+                                "need {} beside the model; raise it",
+                                bytes_text(static_cast<double>(*left)),
+                                bytes_text(static_cast<double>(address_space_of_libraries()))));
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int* index) {

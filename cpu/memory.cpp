@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/integer.h"
+#include "cpu/address_space.h"
 #include "cpu/cgroup.h"
 #include "cpu/counts.h"
 #include "cpu/devices.h"
@@ -24,6 +25,8 @@
 namespace teon::cpu {
 
 namespace {
+
+constexpr int64_t kPlanned = int64_t{128} << 20;  // of the libraries, which every plan counts itself (plan/memory.cpp)
 
 size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 
@@ -160,6 +163,8 @@ cudaError_t cudaFreeHost(void* p) { return release("cudaFreeHost", p, true); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     *total = dry_run() ? size_t{1} << 40 : total_memory();
     *free = dry_run() ? *total : std::min(available_memory(), *total);
+    if (const std::optional<int64_t> left = address_space_left(); left && !kModelGpu)
+        *free = std::min<size_t>(*free, std::max<int64_t>(*left - address_space_of_libraries() + kPlanned, 0));
     return device_error();
 }
 

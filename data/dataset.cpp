@@ -33,7 +33,9 @@ struct Manifest : TokenInfo {
 
 // Returns TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
 std::string identity(const json& description, const std::string& name) {
-    const auto files = JsonObject(description, name).get<json>("files", json::object());
+    const JsonObject tokenizer(description, name);
+    if (tokenizer.has("identity")) return tokenizer.at<std::string>("identity");
+    const auto files = tokenizer.get<json>("files", json::object());  // of an older prepare.py
     return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
 }
 
@@ -216,15 +218,20 @@ std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokeni
     if (data.shards.empty() || !fs::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
     const Tokenizer tokens(tokenizer);
     std::vector<int64_t> length(static_cast<size_t>(tokens.vocab_size()));
-    for (int i = 0; i < tokens.vocab_size(); ++i)
-        length[static_cast<size_t>(i)] = i == tokens.delimiter() ? 0 : std::ssize(tokens.bytes(i));
+    std::vector<int64_t> first_length = length;  // of a document's first token
+    for (int i = 0; i < tokens.vocab_size(); ++i) {
+        if (i == tokens.delimiter()) continue;
+        length[static_cast<size_t>(i)] = std::ssize(tokens.bytes(i));
+        first_length[static_cast<size_t>(i)] = std::ssize(tokens.bytes(i, true));
+    }
     ShardReader reader(data.shards, tokens.vocab_size());
-    std::vector<int> window(static_cast<size_t>(T));
+    std::vector<int> window(static_cast<size_t>(T) + 1);  // a window's targets, after the token before them
     int64_t bytes = 0;
     for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s)
         for (int64_t end = T; end < data.shards[static_cast<size_t>(s)].tokens && windows > 0; end += T, --windows) {
-            reader.read(window.data(), s, end - T + 1, T);
-            for (int token : window) bytes += length[static_cast<size_t>(token)];
+            reader.read(window.data(), s, end - T, T + 1);
+            for (size_t i = 1; i < window.size(); ++i)
+                bytes += (window[i - 1] == tokens.delimiter() ? first_length : length)[static_cast<size_t>(window[i])];
         }
     return bytes;
 }

@@ -14,7 +14,7 @@ namespace teon {
 struct TokenInfo {
     int vocab_size = 0;
     int delimiter = -1;
-    std::string tokenizer;     // SHA-256 of the tokens' bytes: equal for equal tokenizers
+    std::string tokenizer;     // hash of the tokens' bytes: equal for equal tokenizers
     std::string described_by;  // path of the manifest, for messages
 };
 

@@ -1,18 +1,18 @@
-// Text to tokens and back, from the tokenizer folder that scripts/prepare.py writes beside shards or from a Hugging
-// Face tokenizer.json.
+// Tokens to text and back, for a tokenizer folder that scripts/prepare.py writes beside shards or for a published
+// model's folder with tokenizer.json or tokenizer.model.
 //
-// Decoding supports every tokenizer: tokens.bin contains the bytes of every id. Encoding supports bytes and GPT-2's
-// byte-level byte-pair encoding (with its own vocabulary or with one that prepare.py trains). For other tokenizers
-// can_encode() is false.
+// tokens.bin in prepare.py's folder has the bytes of every id, so decoding needs no library. The library encodes text
+// (data/text_encoder.h); it also gives the bytes of a published tokenizer's ids.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "data/text_encoder.h"
 
 namespace teon {
 
@@ -21,37 +21,31 @@ public:
     // Throws UsageError naming the file and the fault.
     explicit Tokenizer(const std::string& folder);
 
+    // Whether the folder has a tokenizer's files.
+    static bool is_in(const std::string& folder);
+
     int vocab_size() const { return static_cast<int>(bytes_.size()); }
     int delimiter() const { return delimiter_; }  // the token between documents; -1: not known
-    bool can_encode() const { return cannot_encode_.empty(); }
-    const std::string& cannot_encode() const { return cannot_encode_; }  // the reason, in a few words
 
-    // Adds no delimiter; text that spells a special token stays text. Throws UsageError unless can_encode().
+    // Adds no delimiter; text that spells a special token stays text. Throws UsageError if the tokenizer's library is
+    // missing or cannot encode the text.
     std::vector<int> encode(std::string_view text) const;
 
-    // The bytes of a token, which may be part of a character. Empty for ids outside the vocabulary.
-    std::string_view bytes(int token) const;
+    // The bytes of a token, which may be part of a character. Empty for ids outside the vocabulary. begins_text:
+    // whether the token is the first of a text, where SentencePiece adds a blank that is not the text's.
+    std::string_view bytes(int token, bool begins_text = false) const;
+
+    // The text that these tokens begin; another text begins after each delimiter.
     std::string decode(std::span<const int> tokens) const;
 
 private:
-    struct Merge {
-        int rank, token;
-    };
-    void read_token_bytes(const std::string& path);
-    void read_vocab_bpe(const std::string& path);
-    void read_tokenizer_json(const std::string& path, bool decode_too);
-    void read_tokens(const nlohmann::json& file, const std::string& path);
-    void add_merge(const std::string& pair, const std::string& path);  // "left right"
-    void add_merge(const std::string& left, const std::string& right, const std::string& path);
-    void number_bytes();
-    void encode_word(std::string_view word, std::vector<int>& out) const;
+    void read_token_bytes(const std::string& file, const std::string& path);
 
+    std::string folder_;
     std::vector<std::string> bytes_;
     int delimiter_ = -1;
-    std::string cannot_encode_;
-    std::vector<int> byte_token_;                    // the token of each byte value
-    std::unordered_map<std::string, int> token_of_;  // by bytes; only while reading
-    std::unordered_map<uint64_t, Merge> merges_;     // by left << 32 | right
+    bool adds_first_blank_ = false;
+    mutable std::unique_ptr<TextEncoder> encoder_;  // from the first text on
 };
 
 }  // namespace teon

@@ -120,6 +120,9 @@ void write_all(const Descriptor& file, const void* data, size_t bytes, const std
 }
 
 void write_file_atomically(const std::string& path, const std::string& content) {
+    struct stat status;
+    CHECK(::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode),
+          "{}: is not a regular file, and is not replaced by one", path);
     const std::string temporary = path + ".tmp";
     ::unlink(temporary.c_str());  // left by a killed run; if this fails, open() reports why
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));

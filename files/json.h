@@ -72,6 +72,7 @@ public:
         CHECK_USAGE(object.is_object(), "{} is {}, expected an object", name_, shown(object));
     }
     const std::string& name() const { return name_; }
+    bool has_key(const std::string& key) const { return object_.contains(key); }  // which may be null
     bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
     // Throws UsageError naming file and key if it is missing or not a T.
     template <typename T>

@@ -1,11 +1,14 @@
 #include "generation/generate.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "base/standard_streams.h"
 #include "checkpoint/weights.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
@@ -20,10 +23,19 @@ namespace {
 struct GenerateOptions {
     std::string checkpoint, tokenizer;
     SamplingOptions sampling;
-    uint64_t seed = 1337;
+    int64_t seed = -1;  // of the first text; -1: a new one
+    int samples = 1;
     std::optional<DType> dtype;
     bool as_tokens = false;
 };
+
+// Returns standard input without its last line break, which most programs add.
+std::string prompt_from_standard_input() {
+    std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+    CHECK(!std::cin.bad(), "standard input: cannot be read");
+    if (text.ends_with('\n')) text.pop_back();
+    return text;
+}
 
 std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     GenerateOptions o;
@@ -32,11 +44,12 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format("config.json and model.safetensors of a model ({}), or a run, for its newest checkpoint",
-                       fmt::join(titles, ", ")));
+           fmt::format(
+               "config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
+               fmt::join(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
-           "tokenizer.json")
+           "tokenizer.json or tokenizer.model")
         .default_text = "the checkpoint's";
     t.choice("--dtype", o.dtype,
              Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
@@ -45,38 +58,56 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     t.group("Text");
     add_sampling_flags(t, o.sampling);
     t.toggle("--as-tokens", o.as_tokens, "print token numbers, including the first, instead of text");
-    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling");
+    t.integer("--samples", o.samples, 1, 1'000'000, "texts to sample");
+    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling; further texts have the numbers that follow")
+        .default_text = "a new one in each call, which is printed";
     const ProgramText program = {
         "generate",
         "Sample text from a checkpoint.",
         {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
          "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
-         "./generate --checkpoint runs/NAME --temperature 0.8 --top-k 50 --seed 2 --sample-tokens 1000",
+         "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3 --sample-tokens 1000",
+         "./generate --checkpoint runs/NAME --prompt - < prompt.txt  # the prompt from standard input",
          "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
-        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--seed", "--dtype", "--help",
-         "--help-all"}};
+        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples", "--seed",
+         "--dtype", "--help", "--help-all"}};
     if (!parse_flags(t, program, argc, argv)) return std::nullopt;
     CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; give the folder of a checkpoint or a run");
+    if (o.sampling.prompt == "-") o.sampling.prompt = prompt_from_standard_input();
+    if (o.seed < 0) o.seed = static_cast<int64_t>(std::random_device()());
     return o;
 }
 
-void print(std::string_view text) {
-    CHECK(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
-          "standard output: {}", std::strerror(errno));
+// Describes a sampled text: its length, why it ended, and what repeats it.
+std::string summary(const GenerateOptions& o, const std::vector<int>& text, size_t prompt, const PublishedModel& model,
+                    double seconds, int64_t seed) {
+    const double rate = static_cast<double>(text.size()) / seconds;
+    std::string line = fmt::format("{} tokens, {:.1f} tokens/s", text.size(), rate);
+    line += model.limits.ends(text.back()) ? "; the text ended" : "; --sample-tokens ended it";
+    const int context = model.config.max_T;
+    if (prompt + text.size() > static_cast<size_t>(context) + 1)
+        line += fmt::format("; longer than the context of {}: the last tokens follow from at least {} before them",
+                            context, (context + 1) / 2);
+    if (o.sampling.temperature > 0) line += fmt::format("; --seed {}", seed);
+    return line;
 }
 
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     const std::optional<GenerateOptions> o = parse(argc, argv);
     if (!o) return 0;
     const PublishedModel model = open_model(o->checkpoint, families);
-    if (!model.unused.empty()) fmt::print(stderr, "generate: {}\n", unused_text(model));
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer);
+    for (const std::string& note : notes_on(model)) print_error(fmt::format("generate: {}\n", note));
+    const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
+    const std::unique_ptr<Tokenizer> tokenizer =
+        needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;
     if (!o->tokenizer.empty()) {
-        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json nor tokenizer.json", o->tokenizer);
+        CHECK_USAGE(tokenizer, "--tokenizer {}: has neither description.json, tokenizer.json nor tokenizer.model",
+                    o->tokenizer);
         CHECK_USAGE(tokenizer->vocab_size() <= model.config.V, "--tokenizer {}: has {} tokens, the model only {}",
                     o->tokenizer, tokenizer->vocab_size(), model.config.V);
     }
     const std::vector<int> prompt = prompt_of(o->sampling, tokenizer.get(), model.limits, model.config.V);
+    check_prompt_fits(prompt.size(), model.config.max_T);
     const SafetensorsModel weights(model.folder);
 
     require_device();
@@ -89,19 +120,34 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
     // Without a tokenizer, only numbers can be shown.
     const bool numbers = o->as_tokens || !tokenizer;
+    bool begins_text = true;
     auto show = [&](int token) {  // a token that ends texts is shown as a number, but not as text
         if (numbers)
-            print(fmt::format("{} ", token));
+            print_output(fmt::format("{} ", token));
         else if (!model.limits.ends(token))
-            print(tokenizer->bytes(token));
+            print_output(tokenizer->bytes(token, begins_text));
+        begins_text = false;
         return true;
     };
-    for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
-    const auto begin = std::chrono::steady_clock::now();
-    const size_t count = sample(*generator, prompt, o->sampling, model.limits, o->seed, show).size();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    print("\n");
-    fmt::print(stderr, "generate: {} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / seconds);
+    bool prompt_shown = false;  // with the first token: a prompt or weights that are refused leave no output
+    auto show_with_prompt = [&](int token) {
+        if (!prompt_shown)
+            for (size_t i = !numbers && prompt[0] == model.limits.begin; i < prompt.size(); ++i) show(prompt[i]);
+        prompt_shown = true;
+        return show(token);
+    };
+    for (int i = 0; i < o->samples; ++i) {
+        const int64_t seed = o->seed + i;
+        begins_text = true;
+        prompt_shown = false;
+        if (o->samples > 1 && !numbers) print_output(fmt::format("--- text {}, seed {}\n", i + 1, seed));
+        const auto begin = std::chrono::steady_clock::now();
+        const std::vector<int> text =
+            sample(*generator, prompt, o->sampling, model.limits, static_cast<uint64_t>(seed), show_with_prompt);
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        print_output("\n");
+        print_error(fmt::format("generate: {}\n", summary(*o, text, prompt.size(), model, seconds, seed)));
+    }
     return 0;
 }
 
@@ -109,12 +155,13 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
 
 int generate_main(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     try {
+        prepare_process();
         return run(families, argc, argv);
     } catch (const UsageError& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 2;
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}", error_line("generate", error.what()));
+        print_error(error_line("generate", message_of(error)));
         return 1;
     }
 }

@@ -1,12 +1,16 @@
 #include "generation/published_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <climits>
 #include <filesystem>
 
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "generation/hub.h"
 #include "model/decoder.h"
 
 namespace teon {
@@ -47,20 +51,31 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights to say which model they belong to", path);
     const nlohmann::json j = read_json(path);
-    return {folder, decoder_config(j, families, path), text_limits(j, beside), {}, ""};
+    PublishedModel model;
+    model.folder = folder;
+    model.config = decoder_config(j, families, path, &model.harmless_keys);
+    model.limits = text_limits(j, beside);
+    return model;
 }
 
-std::string unused_text(const PublishedModel& model) {
+std::vector<std::string> notes_on(const PublishedModel& model) {
     constexpr size_t kShown = 3;
-    const std::vector<std::string>& names = model.unused;
-    if (names.empty()) return "";
-    return fmt::format("{}: not used: {}{}", model.folder,
-                       fmt::join(names.begin(), names.begin() + std::min(kShown, names.size()), ", "),
-                       names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "");
+    std::vector<std::string> notes;
+    if (const std::vector<std::string>& names = model.unused; !names.empty()) {
+        const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
+        notes.push_back(
+            shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
+                                  names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
+    }
+    if (!model.harmless_keys.empty())
+        notes.push_back(shortened(fmt::format("{}: config.json: no effect on results: {}", model.folder,
+                                              fmt::join(model.harmless_keys, ", "))));
+    return notes;
 }
 
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families) {
     return refusing_as_usage([&] {
+        const std::string folder = local_model(name);
         std::error_code error;
         std::string found = folder;
         const bool file = fs::is_regular_file(folder, error);
@@ -82,8 +97,7 @@ PublishedModel open_model(const std::string& folder, const std::vector<ModelFami
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model) {
     const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
     for (const fs::path& candidate : {folder / "tokenizer", folder})
-        if (fs::exists(candidate / "description.json") || fs::exists(candidate / "tokenizer.json"))
-            return std::make_unique<Tokenizer>(candidate.string());
+        if (Tokenizer::is_in(candidate.string())) return std::make_unique<Tokenizer>(candidate.string());
     return nullptr;
 }
 

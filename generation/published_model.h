@@ -15,21 +15,23 @@ namespace teon {
 struct PublishedModel {
     std::string folder;  // or the file of weights
     DecoderConfig config;
-    TextLimits limits;                // from generation_config.json, else from config.json
-    std::vector<std::string> unused;  // names of tensors that the model does not use
-    std::string content;              // a sampled hash of the weights (files/file.h)
+    TextLimits limits;                       // from generation_config.json, else from config.json
+    std::vector<std::string> unused;         // names of tensors that the model does not use
+    std::vector<std::string> harmless_keys;  // of its config.json: unknown to the family, but without effect
+    std::string content;                     // a sampled hash of the weights (files/file.h)
 };
 
 // Returns folder, config and limits without reading the weights. Throws like open_model().
 PublishedModel describe_model(const std::string& folder, const std::vector<ModelFamily>& families);
 
-// "MODEL: not used: A, B, C and 9 others"; empty if every tensor is used.
-std::string unused_text(const PublishedModel& model);
+// Returns what a user should know about the model, one line each: "MODEL: not used: A, B, C and 9 others" for tensors,
+// "MODEL: config.json: no effect on results: A, B" for keys.
+std::vector<std::string> notes_on(const PublishedModel& model);
 
-// Opens the model in `folder` or, if it is a run's folder, in the run's newest complete checkpoint. Verifies the files
-// that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json that asks
-// for something that is not implemented here, or weights of another model.
-PublishedModel open_model(const std::string& folder, const std::vector<ModelFamily>& families);
+// Opens the model in a folder, the newest complete checkpoint of a run's folder, or the model hf:OWNER/NAME. Verifies
+// the files that a checkpoint's manifest lists. Throws Error naming the file and the fault, for example a config.json
+// that asks for something that is not implemented here, or weights of another model.
+PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families);
 
 // Returns the tokenizer of a checkpoint folder (in tokenizer/ or beside the weights), or nullptr if it has none.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& folder);

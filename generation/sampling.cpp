@@ -7,10 +7,12 @@
 namespace teon {
 
 void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
-    table.text("--prompt", o.prompt, "TEXT", "beginning of the sampled text").default_text = "nothing";
+    table.add(
+        "--prompt", "TEXT", "beginning of the sampled text", "nothing",
+        [&o](const std::string& text) { o.prompt = text; }, [&o] { return nlohmann::json(o.prompt); });
     table
         .add(
-            "--prompt-tokens", "N,...", "the prompt as tokens, for tokenizers that cannot encode text here", "",
+            "--prompt-tokens", "N,...", "the prompt as tokens, which needs no tokenizer", "",
             [&o](const std::string& text) {
                 o.prompt_tokens.clear();
                 for (const std::string& item : split(text)) {
@@ -25,6 +27,38 @@ void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
     table.integer("--sample-tokens", o.sample_tokens, 1, 1 << 20, "tokens to sample, at most");
     table.number("--temperature", o.temperature, 0, 100, "what logits are divided by; 0: always the likeliest token");
     table.integer("--top-k", o.top_k, 0, 1 << 24, "sample among this many of the likeliest tokens; 0: all");
+    table.number("--top-p", o.top_p, 0, 1,
+                 "of these, sample among the likeliest tokens whose probabilities sum to this; 1: all");
+}
+
+namespace {
+
+// Orders tokens by their logits, the largest first; of equal logits, the lower token first.
+auto likelier(std::span<const float> logits) {
+    return [logits](int a, int b) {
+        const float of_a = logits[static_cast<size_t>(a)], of_b = logits[static_cast<size_t>(b)];
+        return of_a != of_b ? of_a > of_b : a < b;
+    };
+}
+
+}  // namespace
+
+void Sampler::weigh(std::span<const float> logits, int top) {
+    weights_.clear();
+    const double largest = logits[static_cast<size_t>(top)];
+    for (int token : order_)
+        weights_.push_back(std::exp((double{logits[static_cast<size_t>(token)]} - largest) / temperature_));
+}
+
+// Keeps the likeliest tokens of order_, until their weights sum to top_p of all.
+void Sampler::keep_top_p(std::span<const float> logits) {
+    std::sort(order_.begin(), order_.end(), likelier(logits));
+    weigh(logits, order_[0]);
+    const double wanted = top_p_ * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    size_t kept = 0;
+    for (double sum = 0.0; kept < order_.size() && (kept == 0 || sum < wanted); ++kept) sum += weights_[kept];
+    order_.resize(kept);
+    std::sort(order_.begin(), order_.end());
 }
 
 int Sampler::next(std::span<const float> logits) {
@@ -33,23 +67,23 @@ int Sampler::next(std::span<const float> logits) {
         if (std::isfinite(logits[static_cast<size_t>(token)])) order_.push_back(token);
     CHECK(!order_.empty(), "none of the model's {} logits is a finite number; its weights may be damaged",
           logits.size());
-    auto logit = [&](int token) { return logits[static_cast<size_t>(token)]; };
-    auto likelier = [&](int a, int b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; };
 
-    const int top = *std::min_element(order_.begin(), order_.end(), likelier);
+    const int top = *std::min_element(order_.begin(), order_.end(), likelier(logits));
     if (temperature_ == 0.0f) return top;
     if (top_k_ > 0 && top_k_ < static_cast<int>(order_.size())) {
-        std::nth_element(order_.begin(), order_.begin() + (top_k_ - 1), order_.end(), likelier);
+        std::nth_element(order_.begin(), order_.begin() + (top_k_ - 1), order_.end(), likelier(logits));
         order_.resize(static_cast<size_t>(top_k_));
         std::sort(order_.begin(), order_.end());  // the order after nth_element differs between libraries
     }
-    weights_.clear();
-    for (int token : order_) weights_.push_back(std::exp((double{logit(token)} - logit(top)) / temperature_));
+    if (top_p_ < 1.0f) keep_top_p(logits);
+    weigh(logits, top);
     const double uniform =
         static_cast<double>(engine_() >> 11) * 0x1p-53;  // the distributions of standard libraries differ
-    double left = uniform * std::accumulate(weights_.begin(), weights_.end(), 0.0);
-    for (size_t i = 0; i < order_.size(); ++i)
-        if ((left -= weights_[i]) < 0) return order_[i];
+    double remainder = uniform * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    for (size_t i = 0; i < order_.size(); ++i) {
+        remainder -= weights_[i];
+        if (remainder < 0) return order_[i];
+    }
     return top;  // only if rounding leaves a remainder
 }
 
@@ -62,9 +96,6 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
         CHECK_USAGE(tokenizer,
                     "--prompt: there is no tokenizer with the weights or data; give --prompt-tokens 1,2,3 "
                     "(or, to ./generate, --tokenizer FOLDER)");
-        CHECK_USAGE(tokenizer->can_encode(),
-                    "--prompt: this tokenizer cannot encode text here ({}); give --prompt-tokens 1,2,3",
-                    tokenizer->cannot_encode());
         const std::vector<int> encoded = tokenizer->encode(o.prompt);
         tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     }
@@ -77,19 +108,22 @@ std::vector<int> prompt_of(const SamplingOptions& o, const Tokenizer* tokenizer,
 
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& o,
                         const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token) {
-    const int room = generator.capacity() - static_cast<int>(prompt.size());
-    CHECK_USAGE(room > 0, "--prompt: its {} tokens fill the context of {}", prompt.size(), generator.capacity());
-    Sampler sampler(o.temperature, o.top_k, seed);
-    std::vector<int> tokens;
+    check_prompt_fits(prompt.size(), generator.capacity());
+    Sampler sampler(o.temperature, o.top_k, o.top_p, seed);
+    std::vector<int> text = prompt;
     const std::vector<float>* logits = &generator.start(prompt);
+    const auto sampled = [&] { return static_cast<int>(text.size() - prompt.size()); };
     while (true) {
         const int token = sampler.next(*logits);
-        tokens.push_back(token);
+        text.push_back(token);
         const bool wanted = !on_token || on_token(token);
-        if (!wanted || limits.ends(token) || static_cast<int>(tokens.size()) == std::min(room, o.sample_tokens))
-            return tokens;
-        logits = &generator.step({token});
+        if (!wanted || limits.ends(token) || sampled() == o.sample_tokens) break;
+        if (generator.length() < generator.capacity())
+            logits = &generator.step({token});
+        else
+            logits = &generator.start({text.end() - (generator.capacity() + 1) / 2, text.end()});
     }
+    return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
 }
 
 }  // namespace teon

@@ -18,34 +18,47 @@ namespace teon {
 struct SamplingOptions {
     std::string prompt;
     std::vector<int> prompt_tokens;  // instead of prompt; empty: not given
-    int sample_tokens = 256;         // maximum; the end of the context or a token that ends texts stops earlier
+    int sample_tokens = 256;         // maximum; a token that ends texts stops earlier
     float temperature = 1.0f;        // divides logits; 0: always take the likeliest token
     int top_k = 50;                  // sample among the k likeliest tokens; 0: all
+    float top_p = 1.0f;              // of these, among the fewest likeliest whose probabilities sum to this
 };
 
-// Adds --prompt, --prompt-tokens, --sample-tokens, --temperature and --top-k to the table.
+// Adds --prompt, --prompt-tokens, --sample-tokens, --temperature, --top-k and --top-p to the table.
 void add_sampling_flags(OptionTable& table, SamplingOptions& options);
 
-// Returns the maximum number of tokens of the prompt and its sample.
+// Throws UsageError if the prompt has more tokens than the context.
+inline void check_prompt_fits(size_t prompt, int context) {
+    CHECK_USAGE(prompt <= static_cast<size_t>(context), "--prompt: its {} tokens are more than the context of {}",
+                prompt, context);
+}
+
+// Returns the maximum number of tokens of the prompt and its sample that the model sees at once.
 inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context) {
     const size_t wanted = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
     return static_cast<int>(std::min(wanted, static_cast<size_t>(context)));
 }
 
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens
-// first). The same seed gives the same tokens on every machine.
+// first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more. The same seed gives
+// the same tokens on every machine.
 class Sampler {
 public:
-    Sampler(float temperature, int top_k, uint64_t seed) : temperature_(temperature), top_k_(top_k), engine_(seed) {}
+    Sampler(float temperature, int top_k, float top_p, uint64_t seed)
+        : temperature_(temperature), top_k_(top_k), top_p_(top_p), engine_(seed) {}
     // Throws Error if no logit is a finite number.
     int next(std::span<const float> logits);
 
 private:
+    void weigh(std::span<const float> logits, int top);
+    void keep_top_p(std::span<const float> logits);
+
     float temperature_;
     int top_k_;
+    float top_p_;
     std::mt19937_64 engine_;
-    std::vector<int> order_;
-    std::vector<double> weights_;
+    std::vector<int> order_;       // the tokens to choose from, ascending
+    std::vector<double> weights_;  // of these tokens; the likeliest has 1
 };
 
 // The tokens that begin and end a text. In training data both are the delimiter.
@@ -61,9 +74,10 @@ struct TextLimits {
 std::vector<int> prompt_of(const SamplingOptions& options, const Tokenizer* tokenizer, const TextLimits& limits,
                            int vocab_size);
 
-// Samples the tokens that follow the prompt, up to sample_tokens or the capacity of the generator (which must have one
-// sequence), or up to and including a token that ends texts. Calls on_token with each token and stops if it returns
-// false. Throws UsageError if the prompt fills the generator.
+// Samples the tokens that follow the prompt, up to sample_tokens, or up to and including a token that ends texts. The
+// generator must have one sequence. When its capacity is full, it begins again with the last half of the tokens, so a
+// text may be longer than the context. Calls on_token with each token and stops if it returns false. Throws UsageError
+// if the prompt is longer than the generator's capacity.
 std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, const SamplingOptions& options,
                         const TextLimits& limits, uint64_t seed, const std::function<bool(int)>& on_token = nullptr);
 

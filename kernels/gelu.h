@@ -1,4 +1,4 @@
-// GELU in its tanh form. Conventions: kernels/ops.h.
+// GELU in its tanh form and in its exact form. Conventions: kernels/ops.h.
 #pragma once
 
 #include "runtime/device.h"
@@ -15,5 +15,13 @@ size_t gelu_backward_scratch_bytes(int N, int C);
 template <typename T>
 void gelu_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
                    const Stream& stream, float* maximum = nullptr);
+
+// The same with gelu_erf(x), the exact form.
+template <typename T>
+void gelu_erf_forward(T* out, const T* x, int64_t n, const Stream& stream, float* maximum = nullptr);
+size_t gelu_erf_backward_scratch_bytes(int N, int C);
+template <typename T>
+void gelu_erf_backward(T* dx, float* dbias, void* scratch, const T* x, const T* dout, int N, int C, bool accumulate,
+                       const Stream& stream, float* maximum = nullptr);
 
 }  // namespace teon

@@ -1,7 +1,6 @@
 // Causal self-attention with its two products: one computes queries, keys and values, the other projects the heads.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 #include "model/linear.h"
+#include "model/rotary_frequencies.h"
 
 namespace teon {
 
@@ -24,17 +24,16 @@ public:
           normed_(vectors(c)),
           max_T_(c.max_T),
           norm_eps_(c.norm_eps),
-          rope_base_(c.rope_base),
-          rope_scaling_(c.rope_scaling) {
+          inv_freq_(rotary_frequencies(c)) {
         const DecoderNames& n = c.names;
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
-                      c.C, c.init_std, c.biases);
+                      c.C, c.init_std, c.attention_biases);
         if (c.qk_norm != QkNorm::none) {
             q_norm_ = b.vector(n.q_norm, "weight", Role::norm, normed_.q_width, normed_.q_width, Init::ones);
             k_norm_ = b.vector(n.k_norm, "weight", Role::norm, normed_.k_width, normed_.k_width, Init::ones);
         }
-        proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.biases);
+        proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.attention_biases);
         proj_.bias_summed = c.norm == NormKind::layernorm;
     }
 
@@ -79,12 +78,8 @@ public:
     template <typename T>
     void prepare(const Pass<T>& p) const {
         if (positions_ != PositionKind::rotary) return;
-        std::vector<float> inv_freq(static_cast<size_t>(HS_) / 2);
-        for (size_t j = 0; j < inv_freq.size(); ++j)
-            inv_freq[j] = static_cast<float>(
-                std::pow(static_cast<double>(rope_base_), -2.0 * static_cast<double>(j) / HS_) / rope_scaling_);
-        Buffer<float> on_device(static_cast<int64_t>(inv_freq.size()));
-        upload(on_device.data(), inv_freq.data(), on_device.size(), p.stream());
+        Buffer<float> on_device(static_cast<int64_t>(inv_freq_.size()));
+        upload(on_device.data(), inv_freq_.data(), on_device.size(), p.stream());
         rotary_table(p.floats(rotary_), on_device.data(), max_T_, HS_, p.stream());
         p.stream().synchronize();
     }
@@ -181,7 +176,8 @@ private:
     int NH_, NKV_, HS_;
     QkVectors normed_;
     int max_T_;
-    float norm_eps_, rope_base_, rope_scaling_;
+    float norm_eps_;
+    std::vector<float> inv_freq_;    // of rotary positions
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
     bool flash_ = false;  // only in bf16

@@ -22,10 +22,10 @@ template <>
 inline constexpr auto kEnumNames<QkNorm> =
     enum_names<QkNorm>({{QkNorm::none, "none"}, {QkNorm::per_head, "per-head"}, {QkNorm::all_heads, "all-heads"}});
 enum class PositionKind { learned, rotary };
-enum class MlpKind { gelu, relu2, swiglu };
+enum class MlpKind { gelu, gelu_erf, relu2, swiglu };  // gelu: in its tanh form
 template <>
-inline constexpr auto kEnumNames<MlpKind> =
-    enum_names<MlpKind>({{MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}, {MlpKind::swiglu, "swiglu"}});
+inline constexpr auto kEnumNames<MlpKind> = enum_names<MlpKind>(
+    {{MlpKind::gelu, "gelu"}, {MlpKind::gelu_erf, "gelu-erf"}, {MlpKind::relu2, "relu2"}, {MlpKind::swiglu, "swiglu"}});
 
 // The name of a parameter here and in a Hugging Face checkpoint. {} stands for the layer; ".weight" or ".bias" is
 // appended.
@@ -52,11 +52,15 @@ struct DecoderConfig {
     MlpKind mlp = MlpKind::gelu;
     NormPlacement norm_placement = NormPlacement::pre;
     QkNorm qk_norm = QkNorm::none;
-    bool biases = true;
+    bool attention_biases = true, mlp_biases = true;
     bool tied_head = true;
     float norm_eps = 1e-5f;
     float rope_base = 10000.0f;
-    float rope_scaling = 1.0f;  // divides positions (linear scaling)
+    float rope_scaling = 1.0f;  // divides positions (linear scaling), or only slow frequencies (Llama 3.1's)
+    // Llama 3.1's scaling: frequencies that turn less than rope_low_turns times in rope_original_context tokens are
+    // divided by rope_scaling, those that turn more than rope_high_turns times are kept. 0, 0, 0: linear scaling.
+    float rope_low_turns = 0.0f, rope_high_turns = 0.0f;
+    int rope_original_context = 0;
     float init_std = 0.02f;
     bool scaled_residual_init = true;  // initialize attention output and mlp-down with init_std / sqrt(2 L), as GPT-2
     DecoderNames names;

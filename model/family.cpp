@@ -1,5 +1,7 @@
 #include "model/family.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "model/hf_config.h"
@@ -36,7 +38,7 @@ ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderCon
     if (k.write) return k.write(c);
     const json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
-        if (ours == value) return theirs;
+        if (json(ours) == value) return theirs;
     CHECK_USAGE(k.values.empty(), "{} {}: {} does not support it", k.field, shown(value), family.title);
     return value;
 }
@@ -76,7 +78,8 @@ ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int de
     return j;
 }
 
-DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path) {
+DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path,
+                             std::vector<std::string>* harmless) {
     HfReader r(j, path);
     const auto type = r.get<std::string>("model_type", "");
     std::vector<std::string> names;
@@ -95,7 +98,8 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     r.require("is_encoder_decoder", false, false);
     r.require("add_cross_attention", false, false);
     r.require("chunk_size_feed_forward", 0, 0);
-    r.finish();
+    const std::vector<std::string> names_of_harmless = r.finish(harmless_keys());
+    if (harmless) *harmless = names_of_harmless;
     c.preset = "checkpoint";
     try {
         validate(c);

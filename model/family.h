@@ -58,7 +58,9 @@ nlohmann::ordered_json hf_config(const ModelFamily& family, const DecoderConfig&
 
 // Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, tied or
 // untied head. Its model_type must name a family of `among`. `path` is for messages. Throws UsageError naming a key
-// that is missing, contradictory, unknown or asks for something that is not implemented here.
-DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFamily>& among, const std::string& path);
+// that is missing, contradictory, unknown or asks for something that is not implemented here. Sets `harmless` to the
+// keys that the family does not read, but that are known to change no result.
+DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFamily>& among, const std::string& path,
+                             std::vector<std::string>* harmless = nullptr);
 
 }  // namespace teon

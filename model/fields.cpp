@@ -38,7 +38,10 @@ const ModelFields& model_fields() {
          .rotary = true,
          .otherwise = [](const C& c) { return c.HS(); }},
         {"ffn", &C::F, 1, 1 << 20, "width of the MLP", preset},
-        {.key = "mlp", .member = &C::mlp, .help = "activation of the MLP; relu2: squared ReLU", .default_text = preset},
+        {.key = "mlp",
+         .member = &C::mlp,
+         .help = "activation of the MLP; gelu: its tanh form, gelu-erf: exact GELU, relu2: squared ReLU",
+         .default_text = preset},
         {.key = "vocab_size",
          .member = &C::V,
          .least = 2,
@@ -71,9 +74,13 @@ const ModelFields& model_fields() {
         // The fields below have no flag: the family or the model of --init-from decides them.
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
-        {.key = "biases", .member = &C::biases, .logged = false},
+        {.key = "attention_biases", .member = &C::attention_biases, .logged = false},
+        {.key = "mlp_biases", .member = &C::mlp_biases, .logged = false},
         {.key = "norm_placement", .member = &C::norm_placement, .logged = false},
         {.key = "qk_norm", .member = &C::qk_norm, .logged = false},
+        {.key = "rope_low_turns", .member = &C::rope_low_turns, .most = 1e6, .logged = false},
+        {.key = "rope_high_turns", .member = &C::rope_high_turns, .most = 1e6, .logged = false},
+        {.key = "rope_original_context", .member = &C::rope_original_context, .most = kMaxContext, .logged = false},
     };
     return all;
 }

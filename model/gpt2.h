@@ -1,4 +1,4 @@
-// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, GELU (or squared ReLU), biases, tied head.
+// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, GELU in either form (or squared ReLU), biases, tied head.
 #pragma once
 
 #include "model/family.h"

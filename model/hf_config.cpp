@@ -1,5 +1,6 @@
 #include "model/hf_config.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace teon {
@@ -10,15 +11,91 @@ HfReader HfReader::object(const std::string& key) {
     return HfReader(inner, fmt::format("{}: {}", path_, key));
 }
 
-void HfReader::finish() const {
-    for (const auto& [key, value] : j_.items())
-        CHECK_USAGE(known_.count(key) || value.is_null(),
-                    "{}: {} is {}, which is unknown; remove it if logits do not depend on it", path_, key,
-                    shown(value));
+std::vector<std::string> HfReader::finish(const HarmlessKeys& harmless) const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : j_.items()) {
+        if (known_.count(key) || value.is_null()) continue;
+        const auto known = harmless.find(key);
+        CHECK_USAGE(known != harmless.end(), "{}: {} is {}, which is unknown; remove it if logits do not depend on it",
+                    path_, key, shown(value));
+        const std::vector<nlohmann::json>& values = known->second;
+        CHECK_USAGE(values.empty() || std::find(values.begin(), values.end(), value) != values.end(),
+                    "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(values));
+        names.push_back(key);
+    }
+    return names;
+}
+
+const HarmlessKeys& harmless_keys() {
+    static const HarmlessKeys keys = {
+        // who wrote the file, and the class that loads it
+        {"_commit_hash", {}},
+        {"_from_model_config", {}},
+        {"auto_map", {}},
+        {"finetuning_task", {}},
+        {"is_llama_config", {}},
+        {"model_name", {}},
+        {"tokenizer_class", {}},
+        {"transformers.js_config", {}},
+        {"unsloth_fixed", {}},
+        {"unsloth_version", {}},
+        // which implementation computes the same
+        {"_attn_implementation", {}},
+        {"_attn_implementation_autoset", {}},
+        {"_flash_attn_2_enabled", {}},
+        {"attn_implementation", {}},
+        {"torchscript", {}},
+        {"use_bfloat16", {}},
+        {"use_flash_attention_2", {}},
+        // generation, and tokens of other tasks
+        {"bad_words_ids", {}},
+        {"begin_suppress_tokens", {}},
+        {"decoder_start_token_id", {}},
+        {"diversity_penalty", {}},
+        {"do_sample", {}},
+        {"early_stopping", {}},
+        {"encoder_no_repeat_ngram_size", {}},
+        {"exponential_decay_length_penalty", {}},
+        {"forced_bos_token_id", {}},
+        {"forced_eos_token_id", {}},
+        {"is_decoder", {}},
+        {"length_penalty", {}},
+        {"max_length", {}},
+        {"max_sequence_length", {}},
+        {"min_length", {}},
+        {"no_repeat_ngram_size", {}},
+        {"num_beam_groups", {}},
+        {"num_beams", {}},
+        {"num_return_sequences", {}},
+        {"output_scores", {}},
+        {"prefix", {}},
+        {"remove_invalid_values", {}},
+        {"repetition_penalty", {}},
+        {"return_dict_in_generate", {}},
+        {"sep_token_id", {}},
+        {"suppress_tokens", {}},
+        {"temperature", {}},
+        {"top_k", {}},
+        {"top_p", {}},
+        {"typical_p", {}},
+        // heads for other tasks
+        {"_num_labels", {}},
+        {"predict_special_tokens", {}},
+        // what only these values leave as it is
+        {"is_causal", {true}},
+        {"mlp_bias", {false}},
+        {"n_special", {0}},
+        {"partial_rotary_factor", {1.0}},
+        {"pruned_heads", {nlohmann::json::object()}},
+        {"rope_interleaved", {false}},
+        {"tie_encoder_decoder", {false}},
+    };
+    return keys;
 }
 
 void read_rope(DecoderConfig& c, HfReader& r) {
-    std::optional<float> base, factor;
+    std::optional<float> base, factor, low, high;
+    std::optional<int> original;
     std::optional<std::string> type;
     auto take = [](auto& field, HfReader& from, const char* key) {
         using Value = typename std::remove_reference_t<decltype(field)>::value_type;
@@ -35,19 +112,38 @@ void read_rope(DecoderConfig& c, HfReader& r) {
         take(type, rope, "rope_type");
         take(type, rope, "type");
         take(factor, rope, "factor");
-        CHECK_USAGE(!type || *type == "default" || *type == "linear",
-                    "{}: rope_type is {}; only default and linear are supported", rope.path(), *type);
+        CHECK_USAGE(!type || *type == "default" || *type == "linear" || *type == "llama3",
+                    "{}: rope_type is {}; only default, linear and llama3 are supported", rope.path(), *type);
+        if (type == "llama3") {
+            take(low, rope, "low_freq_factor");
+            take(high, rope, "high_freq_factor");
+            take(original, rope, "original_max_position_embeddings");
+        }
         rope.finish();
     }
+    const std::string kind = type.value_or("default");
+    CHECK_USAGE((kind == "default") == !factor, "{}: rope_type is {}, but its factor is {}", r.path(), kind,
+                factor ? fmt::format("{}", *factor) : "missing");
     c.rope_base = base.value_or(10000.0f);
     c.rope_scaling = factor.value_or(1.0f);
-    CHECK_USAGE((type == "linear") == factor.has_value(), "{}: rope_type is {}, but its factor is {}", r.path(),
-                type.value_or("default"), factor ? fmt::format("{}", *factor) : "missing");
+    c.rope_low_turns = low.value_or(0.0f);
+    c.rope_high_turns = high.value_or(0.0f);
+    c.rope_original_context = original.value_or(0);
+    CHECK_USAGE(kind != "llama3" || (low && high && c.rope_original_context > 0 && *low < *high),
+                "{}: rope_type is llama3, which needs original_max_position_embeddings and a low_freq_factor below "
+                "high_freq_factor",
+                r.path());
 }
 
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c) {
+    if (c.rope_original_context > 0)
+        return {{"rope_type", "llama3"},
+                {"factor", as_written(c.rope_scaling)},
+                {"low_freq_factor", as_written(c.rope_low_turns)},
+                {"high_freq_factor", as_written(c.rope_high_turns)},
+                {"original_max_position_embeddings", c.rope_original_context}};
     if (c.rope_scaling == 1.0f) return nullptr;
     return {{"rope_type", "linear"}, {"factor", as_written(c.rope_scaling)}};
 }

@@ -2,17 +2,25 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "files/json.h"
 #include "model/decoder_config.h"
 
 namespace teon {
 
+// Fields that do not change logits or loss, and the values for which that is known; none: every value.
+using HarmlessKeys = std::map<std::string, std::vector<nlohmann::json>>;
+
+// Fields of a config.json that versions of transformers and other programs write.
+const HarmlessKeys& harmless_keys();
+
 // Reads the fields of a config.json, or of an object in it. An absent or null field has its default. finish() throws if
-// a field was neither read nor ignored, so that no field that changes the computation goes unnoticed. All functions
-// throw UsageError naming the file and the field.
+// a field was neither read nor ignored nor is known to be harmless, so that no field that changes the computation goes
+// unnoticed. All functions throw UsageError naming the file and the field.
 class HfReader {
 public:
     HfReader(nlohmann::json j, std::string path) : j_(std::move(j)), path_(std::move(path)) {}
@@ -34,7 +42,8 @@ public:
     // Accepts fields that do not change logits or loss.
     void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
     HfReader object(const std::string& key);
-    void finish() const;
+    // Returns the names of the fields that are in `harmless` only.
+    std::vector<std::string> finish(const HarmlessKeys& harmless = {}) const;
 
 private:
     nlohmann::json j_;
@@ -42,7 +51,7 @@ private:
     std::set<std::string> known_;
 };
 
-// Reads rotary base and linear scaling from the places where versions of transformers write them. Throws UsageError if
+// Reads rotary base and scaling from the places where versions of transformers write them. Throws UsageError if
 // the places contradict each other.
 void read_rope(DecoderConfig& c, HfReader& r);
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c);

@@ -35,7 +35,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
     c.norm = NormKind::rmsnorm;
     c.positions = PositionKind::rotary;
     c.mlp = MlpKind::swiglu;
-    c.biases = false;
+    c.attention_biases = c.mlp_biases = false;
     c.tied_head = false;
     c.norm_eps = 1e-6f;
     c.scaled_residual_init = false;
@@ -44,8 +44,6 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
 }
 
 void read_hf(DecoderConfig& c, HfReader& r) {
-    r.require("attention_bias", false, false);
-    r.require("mlp_bias", false, false);
     read_rope(c, r);
     r.ignore({"attention_dropout", "pretraining_tp"});  // pretraining_tp splits products without changing them
 }
@@ -79,8 +77,8 @@ ModelFamily llama_family() {
                         {"rms_norm_eps", "norm_eps", always(1e-6)},
                         {.key = "rope_theta", .write = rope_base_json},
                         {.key = "rope_scaling", .write = rope_scaling_json},
-                        {.key = "attention_bias", .write = always(false)},
-                        {.key = "mlp_bias", .write = always(false)}},
+                        {"attention_bias", "attention_biases", always(false)},
+                        {"mlp_bias", "mlp_biases", always(false)}},
             .read_hf = read_hf};
 }
 

@@ -1,4 +1,4 @@
-// LLaMA (Touvron et al. 2023) as Hugging Face's LlamaForCausalLM: rotary positions, RMSNorm, SwiGLU, no biases.
+// LLaMA (Touvron et al. 2023) as Hugging Face's LlamaForCausalLM: rotary positions, RMSNorm, SwiGLU.
 #pragma once
 
 #include "model/family.h"

@@ -14,15 +14,16 @@ public:
         const DecoderNames& n = c.names;
         switch (kind_) {
             case MlpKind::gelu:
+            case MlpKind::gelu_erf:
             case MlpKind::relu2:
-                up_ = Linear(b, {{n.up, Role::mlp_up, F_, c.F}}, c.C, c.C, c.init_std, c.biases);
+                up_ = Linear(b, {{n.up, Role::mlp_up, F_, c.F}}, c.C, c.C, c.init_std, c.mlp_biases);
                 break;
             case MlpKind::swiglu:
                 up_ = Linear(b, {{n.gate, Role::mlp_gate, F_, c.F}, {n.up, Role::mlp_up, F_, c.F}}, c.C, c.C,
-                             c.init_std, c.biases);
+                             c.init_std, c.mlp_biases);
                 break;
         }
-        down_ = Linear(b, {{n.down, Role::mlp_down, c.C, c.C}}, F_, c.F, out_std, c.biases);
+        down_ = Linear(b, {{n.down, Role::mlp_down, c.C, c.C}}, F_, c.F, out_std, c.mlp_biases);
         down_.bias_summed = c.norm == NormKind::layernorm;
     }
 
@@ -41,13 +42,12 @@ public:
         if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
         switch (kind_) {
             case MlpKind::gelu:
+            case MlpKind::gelu_erf:
             case MlpKind::relu2:
                 if (fused_) break;
                 scratch_ = plan.gradient_bytes(
                     "activation gradient scratch",
-                    static_cast<int64_t>(kind_ == MlpKind::gelu
-                                             ? gelu_backward_scratch_bytes(static_cast<int>(plan.N()), F_)
-                                             : relu2_backward_scratch_bytes(static_cast<int>(plan.N()), F_)));
+                    static_cast<int64_t>(activation_scratch_bytes(kind_, static_cast<int>(plan.N()), F_)));
                 up_.bias_summed = true;
                 break;
             case MlpKind::swiglu:
@@ -85,6 +85,20 @@ public:
     }
 
 private:
+    static size_t activation_scratch_bytes(MlpKind kind, int N, int F) {
+        switch (kind) {
+            case MlpKind::gelu:
+                return gelu_backward_scratch_bytes(N, F);
+            case MlpKind::gelu_erf:
+                return gelu_erf_backward_scratch_bytes(N, F);
+            case MlpKind::relu2:
+                return relu2_backward_scratch_bytes(N, F);
+            case MlpKind::swiglu:
+                return 0;
+        }
+        return 0;
+    }
+
     // The product to width F and the activation function.
     template <typename T>
     void up(const Pass<T>& p) const {
@@ -102,6 +116,8 @@ private:
         switch (kind_) {
             case MlpKind::gelu:
                 return gelu_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream(), maximum);
+            case MlpKind::gelu_erf:
+                return gelu_erf_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream(), maximum);
             case MlpKind::relu2:
                 return relu2_forward(p.at(after_), p.at(before_), int64_t{p.N()} * F_, p.stream(), maximum);
             case MlpKind::swiglu:
@@ -118,6 +134,9 @@ private:
             case MlpKind::gelu:
                 return gelu_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
                                      p.stream(), maximum);
+            case MlpKind::gelu_erf:
+                return gelu_erf_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
+                                         p.stream(), maximum);
             case MlpKind::relu2:
                 return relu2_backward(dbefore, dbias, p.bytes(scratch_), before, dafter, p.N(), F_, p.accumulate,
                                       p.stream(), maximum);

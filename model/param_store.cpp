@@ -1,5 +1,7 @@
 #include "model/param_store.h"
 
+#include <algorithm>
+
 #include "kernels/fill.h"
 
 namespace teon {
@@ -17,7 +19,13 @@ ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& strea
     const auto make = [&](const ParamLayout& layout, DType type, const ParamBuffer& otherwise) {
         return layout.size() > 0 ? ParamBuffer(layout, type, stream) : otherwise;
     };
-    masters_ = ParamBuffer(layouts.masters, DType::f32, stream, dtype == DType::bf16 && shard.offload);
+    if (gradients || dtype == DType::f32) {
+        masters_ = ParamBuffer(layouts.masters, DType::f32, stream, dtype == DType::bf16 && shard.offload);
+    } else {
+        int64_t largest = 0;
+        for (const ParamRow& row : table_.rows()) largest = std::max(largest, row.size());
+        staging_ = ParamBuffer(ParamLayout::of_parts({{0, largest}}), DType::f32, stream);
+    }
     weights_ = make(layouts.copy, DType::bf16, masters_);
     read_ = make(layouts.weight_windows, dtype, weights_);
     if (!gradients) return;
@@ -26,6 +34,7 @@ ParamStore::ParamStore(const ParamTable& table, DType dtype, const Stream& strea
 }
 
 float* ParamStore::staging(int row) const {
+    if (staging_.data<float>() != nullptr) return staging_.data<float>();
     const bool whole = masters_.layout().size() == table_.size();
     return (whole ? masters_ : gradients_).at<float>(table_[row].offset);
 }

@@ -31,8 +31,8 @@ private:
 
 class ParamStore {
 public:
-    // Zeroes all buffers, including the gaps between parameters. Models that only run forward pass gradients = false,
-    // which allocates no memory for gradients.
+    // Zeroes all buffers, including the gaps between parameters. Models that only run forward pass gradients = false:
+    // there are no gradients then and, in bf16, no masters.
     ParamStore(const ParamTable& table, DType dtype, const Stream& stream, bool gradients = true,
                const ParamShard& shard = {});
     const ParamTable& table() const { return table_; }
@@ -83,6 +83,7 @@ private:
     Sharding sharding_;
     bool offloads_;
     ParamBuffer masters_, weights_, read_, gradients_, sums_;
+    ParamBuffer staging_;  // of one parameter, without masters
 };
 
 }  // namespace teon

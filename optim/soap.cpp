@@ -8,6 +8,8 @@
 // updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program, the first update only
 // initializes L and R: a gradient is diagonal in its own bases, and Adam would amplify the rounding errors off the
 // diagonal. Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 

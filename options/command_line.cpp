@@ -1,8 +1,13 @@
 #include "options/command_line.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 
+#include "base/standard_streams.h"
+#include "base/text.h"
 #include "files/json.h"
 #include "options/config_file.h"
 #include "options/suggestion.h"
@@ -168,15 +173,24 @@ std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramTex
         all.rows[i].set(fmt::format("{}", fmt::join(words[i], ",")));
         given.by_user.insert(all.rows[i].flag);
     }
-    if (builtin.help || builtin.help_all) fmt::print("{}", help_text(all, program, builtin.help_all));
-    if (builtin.version) fmt::print("{}\n", source_version());
-    if (!builtin.completion.empty()) fmt::print("{}", bash_completion(all, program.name));
+    if (builtin.help || builtin.help_all) print_output(help_text(all, program, builtin.help_all));
+    if (builtin.version) print_output(fmt::format("{}\n", source_version()));
+    if (!builtin.completion.empty()) print_output(bash_completion(all, program.name));
     if (builtin.help || builtin.help_all || builtin.version || !builtin.completion.empty()) return std::nullopt;
     if (!builtin.config.empty()) read_config(builtin.config, table, program.name, given);
     return given;
 }
 
-std::string error_line(std::string_view program, std::string_view message) {
+std::string message_of(const std::exception& error) {
+    const auto* system = dynamic_cast<const std::system_error*>(&error);
+    if (system && system->code() == std::errc::resource_unavailable_try_again)
+        return "a thread cannot be started: a limit of processes (ulimit -u) or of address space (ulimit -v) is "
+               "reached";
+    return error.what();
+}
+
+std::string error_line(std::string_view program, std::string_view whole_message) {
+    const std::string message = shortened(whole_message);
     std::string line = fmt::format("{}: error: ", program);
     const bool text = is_utf8(message);
     for (const unsigned char c : message) {

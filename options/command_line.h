@@ -2,6 +2,7 @@
 // --completion.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,8 +25,12 @@ struct ProgramText {
 std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramText& program, int argc,
                                       const char* const* argv);
 
-// Returns "PROGRAM: error: MESSAGE" and a newline, for standard error. It is one line, whatever a file name or value in
-// the message contains.
+// Returns "PROGRAM: error: MESSAGE" and a newline, for standard error. It is one line of at most some 2,000 bytes,
+// whatever a file name or value in the message contains.
 std::string error_line(std::string_view program, std::string_view message);
+
+// Returns the error's message. It says what could not be done where the library's text is only "Resource temporarily
+// unavailable".
+std::string message_of(const std::exception& error);
 
 }  // namespace teon

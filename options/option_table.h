@@ -2,6 +2,8 @@
 // config file and the resolved values that are logged (options/command_line.h, options/config_file.h).
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <functional>
 #include <map>

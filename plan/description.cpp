@@ -1,8 +1,12 @@
 #include "plan/description.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/tokenizer_files.h"
+#include "data/text_identity.h"
 #include "options/version.h"
 #include "runtime/linalg_library.h"
 
@@ -29,6 +33,17 @@ ordered_json shards_with_paths(const DataSet& data) {
     for (const ShardInfo& s : data.shards)
         list.push_back({{"path", s.path}, {"tokens", s.tokens}, {"content", s.content}, {"source", s.source}});
     return list;
+}
+
+// Identifies the text of the evaluated windows for scripts/compare.py; null if the tokens' bytes are not known.
+ordered_json validation_text_json(const RunPlan& p) {
+    if (p.val.shards.empty()) return nullptr;
+    const std::optional<TextIdentity> text =
+        text_identity(p.val, tokenizer_folder(p.val.shards.front().path), p.run.T, p.eval_windows);
+    if (!text) return nullptr;
+    ordered_json beginnings = ordered_json::object();
+    for (const auto& [bytes, hash] : text->beginnings) beginnings[std::to_string(bytes)] = hash;
+    return {{"bytes", text->bytes}, {"beginnings", beginnings}};
 }
 
 ordered_json mixture_json(const DataSet& data) {
@@ -153,7 +168,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
             {"model", model},
             {"seed", p.options.seed},
             {"experiment", experiment_json(p)},
-            {"changes", changes},
+            {"changes", ordered_json(changes)},
             {"run",
              {{"steps", p.steps},
               {"micro_batch", p.run.B},
@@ -168,6 +183,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
             {"data",
              {{"train", shards_with_paths(p.train)},
               {"val", shards_with_paths(p.val)},
+              {"val_text", validation_text_json(p)},
               {"mixture", mixture_json(p.train)},
               {"vocab_size", p.train.vocab_size},
               {"delimiter", p.train.delimiter},

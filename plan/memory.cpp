@@ -1,5 +1,7 @@
 #include "plan/memory.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,7 @@
 #include "plan/options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -308,7 +310,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
          "here; begins a run if there is no checkpoint yet")
         .this_call = true;
     t.text("--init-from", o.init_from, "PATH",
-           "begin with the model of a folder (config.json, model.safetensors or its index), a run or a file");
+           "begin with the model of a folder (config.json, model.safetensors or its index), a run, a file or "
+           "hf:OWNER/NAME");
     t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
 }
 

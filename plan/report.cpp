@@ -1,5 +1,7 @@
 #include "plan/report.h"
 
+#include <fmt/ranges.h>
+
 #include "base/text.h"
 #include "plan/memory.h"
 #include "plan/step_time.h"

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/standard_streams.h"
 #include "runtime/cuda_check.h"
 #include "runtime/exchange.h"
 #endif
@@ -45,8 +46,8 @@ namespace {
     if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     char host[256] = {};
     ::gethostname(host, sizeof host - 1);
-    fmt::print(stderr, "{}: error: rank {} ({}, pid {}): {}\n", program_invocation_short_name, launch.rank, host,
-               ::getpid(), why);
+    print_error(fmt::format("{}: error: rank {} ({}, pid {}): {}\n", program_invocation_short_name, launch.rank, host,
+                            ::getpid(), why));
     std::_Exit(1);
 }
 

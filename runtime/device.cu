@@ -54,6 +54,7 @@ void require_device() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();
+    CHECK(status != cudaErrorMemoryAllocation, "{}", cudaGetErrorString(status));
     CHECK(count > 0, "no usable GPU was found{}; build with BACKEND=cpu to run on the CPU",
           status == cudaSuccess ? "" : fmt::format(" ({})", cudaGetErrorString(status)));
 }

@@ -3,13 +3,15 @@
 #include "runtime/lt_matmul.h"
 
 #include <cublasLt.h>
-#include <fmt/format.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "base/standard_streams.h"
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
 
@@ -210,7 +212,7 @@ std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
 std::nullopt_t LtMatmul::Impl::refused(const LtCall& c) {
     CHECK(!is_fp8(c.g.A.dtype), "gemm: cuBLASLt refuses {}; use --matmul-dtype same", text_of(c));
     refused_kinds++;
-    fmt::print(stderr, "warning: cuBLASLt refuses {}: a slower kernel computes them\n", text_of(c));
+    print_error(fmt::format("warning: cuBLASLt refuses {}: a slower kernel computes them\n", text_of(c)));
     return std::nullopt;
 }
 

@@ -9,14 +9,23 @@ are given. Prints one JSON object.
 backend of this PyTorch; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import json
 import statistics
+import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from torch import nn
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError:
+    sys.exit("bench_torch.py: error: needs PyTorch: pip install torch")
+from arguments import Parser, whole
 
 
 class Block(nn.Module):
@@ -97,11 +106,11 @@ def attention():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
                           ("vocab-size", 50304), ("micro-steps", 1), ("steps", 40)):
-        parser.add_argument(f"--{flag}", type=int, default=default, help=f"(default {default})")
+        parser.add_argument(f"--{flag}", type=whole(1), default=default, help=f"(default {default})")
     parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16 uses autocast (default: float on a CPU)")
     parser.add_argument("--compile", action="store_true", help="on a CPU: torch.compile")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
@@ -144,4 +153,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

@@ -7,6 +7,11 @@ Includes follow the table below and form no cycle. A function that a header decl
 source file. Backend names stay in runtime/, cpu/ and gpusim/. Every kernel begins with wait_for_earlier_kernels(). No
 line is longer than 120 columns. Prints each fault with its file and line; exit status 1 if there is any.
 """
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import os
 import pathlib
 import re
@@ -160,4 +165,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(startup.exit_code(main))

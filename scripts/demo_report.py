@@ -1,35 +1,105 @@
 #!/usr/bin/env python3
-"""Compares finished runs on make_corpus.py's corpus with the corpus's baselines.
+"""Compares the validation loss of finished runs with that of a unigram and a bigram model of their data.
 
-    scripts/demo_report.py --baselines build/corpus/baselines.json --must-beat bigram runs/demo-adamw-...
+    scripts/demo_report.py --data build/shakespeare --must-beat bigram runs/demo-*/teon
 
-Prints validation loss in nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
+Prints nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
 """
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
+import array
+import collections
+import math
+import os
+import struct
 import sys
 
-from run_folder import exit_code, open_run, read_object
+from arguments import Parser
+from run_folder import BadRun, open_run, read_object
 
-MODELS = ("uniform", "unigram", "bigram")
+MODELS = ("unigram", "bigram")
+HEADER_BYTES = 1024
+PRIOR = 100  # weight of the unigram model in the bigram model, in tokens after each context
+
+
+def read_bytes(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise BadRun(f"{path}: {error.strerror}") from None
+
+
+def tokens_of(folder, manifest, split):
+    """Returns the uint16 tokens of the folder's shards of this split."""
+    tokens = array.array("H")
+    for shard in manifest["shards"]:
+        if shard["split"] == split:
+            tokens.frombytes(read_bytes(os.path.join(folder, shard["file"]))[HEADER_BYTES:])
+    return tokens
+
+
+def sizes_of_tokens(folder):
+    """Returns the number of bytes of each token; the delimiter has none."""
+    data = read_bytes(os.path.join(folder, "tokenizer", "tokens.bin"))
+    version, count, delimiter = struct.unpack_from("<3i", data, 4)
+    if version == 3:  # docs/data.md: all lengths come first
+        sizes = list(struct.unpack_from(f"<{count}I", data, HEADER_BYTES))
+    else:
+        sizes, at = [], HEADER_BYTES
+        for _ in range(count):
+            sizes.append(data[at])
+            at += 1 + data[at]
+    sizes[delimiter] = 0
+    return sizes
+
+
+def baselines(train, val, vocabulary):
+    """Returns the mean nats per predicted token of `val` for models fitted to `train`."""
+    unigram, pairs = collections.Counter(train), collections.Counter(zip(train, train[1:]))
+    contexts = collections.Counter(train[:-1])
+
+    def share(token):
+        return (unigram[token] + 0.1) / (len(train) + 0.1 * vocabulary)
+
+    losses = dict.fromkeys(MODELS, 0.0)
+    for before, token in zip(val, val[1:]):
+        losses["unigram"] -= math.log(share(token))
+        losses["bigram"] -= math.log((pairs[before, token] + PRIOR * share(token)) / (contexts[before] + PRIOR))
+    return {name: loss / (len(val) - 1) for name, loss in losses.items()}
+
+
+def measures(folder):
+    """Returns the baselines of the folder's validation tokens, and bits per byte of one nat per token."""
+    path = os.path.join(folder, "manifest.json")
+    manifest = read_object(path, [("vocab_size", int), ("shards", list)])
+    try:
+        train, val = (tokens_of(folder, manifest, split) for split in ("train", "val"))
+        sizes = sizes_of_tokens(folder)
+        text_bytes = sum(sizes[token] for token in val[1:])
+        return baselines(train, val, manifest["vocab_size"]), (len(val) - 1) / text_bytes / math.log(2)
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, struct.error):
+        raise BadRun(f"{path}: these shards or their tokens.bin are damaged; verify them by prepare.py") from None
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--baselines", required=True, metavar="FILE")
+    parser = Parser(__doc__)
+    parser.add_argument("--data", required=True, metavar="FOLDER", help="the runs' shards, of uint16 tokens")
     parser.add_argument("--must-beat", required=True, choices=MODELS)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     options = parser.parse_args()
-    table = read_object(options.baselines,
-                        [("bits_per_byte_per_nat", float)] + [(f"nats_per_token.{m}", float) for m in MODELS])
-    baselines, bits = table["nats_per_token"], table["bits_per_byte_per_nat"]
+    losses, bits = measures(options.data)
 
-    rows = [(f"{name} model", baselines[name]) for name in ("unigram", "bigram")]
+    rows = [(f"{name} model", losses[name]) for name in MODELS]
     failed = []
     for run in options.runs:
         evals = open_run(run)[1].of_kind("eval")
         loss = evals[-1]["val_loss"] if evals and evals[-1]["val_loss"] is not None else float("nan")
         rows.append((run.rstrip("/"), loss))
-        if not loss < baselines[options.must_beat]:
+        if not loss < losses[options.must_beat]:
             failed.append(f"{run} did not get below the {options.must_beat} model")
 
     width = max(len(name) for name, _ in rows)
@@ -42,4 +112,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -1,33 +1,40 @@
 #!/usr/bin/env python3
-"""Copies a run's metrics to TensorBoard or Weights & Biases, during the run or afterwards.
+"""Copies a run's metrics to TensorBoard, Weights & Biases or MLflow, during the run or afterwards.
 
     python3 scripts/follow.py runs/NAME --to tensorboard         # into runs/NAME/tensorboard: tensorboard --logdir runs
     python3 scripts/follow.py runs/NAME --to wandb --project teon
+    python3 scripts/follow.py runs/NAME --to mlflow --project teon      # MLFLOW_TRACKING_URI says where
 
 Reads metrics.jsonl, so training never waits for it, and ends after the run's last step; with --once it copies the
 existing lines and ends. Logs each step once, with all of its lines, as soon as the next step is in the file or the run
 has ended. After a restart it continues where it stopped (TensorBoard's copy starts again). If it cannot reach the
 service, it prints the error and tries again, first after a second, later after a minute. Needs tensorboardX, or PyTorch
-with tensorboard; or wandb.
+with tensorboard; or wandb; or mlflow.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
+import importlib
 import json
 import os
 import shutil
 import sys
 import time
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
-from run_folder import BadRun, exit_code, is_done, open_run, printable, read_config, read_object
+from arguments import Parser, decimal
+from run_folder import BadRun, is_done, open_run, read_config, read_object
+from startup import complain, printable
+from written_files import replacing
 
 LONGEST_WAIT = 60  # seconds between attempts to reach a service
 
 
 def say(text):
-    print(printable(f"follow.py: {text}"), file=sys.stderr, flush=True)
+    complain(text)
 
 
 def scalars(line):
@@ -64,35 +71,66 @@ class TensorBoard:
         self.writer.close()
 
 
-class Wandb:
-    """Logs to Weights & Biases. wandb.json in the run's folder stores the service's run id and the last logged step."""
+class Remembered:
+    """A service that continues a run of its own. NAME.json in the run's folder has its id and the last logged step."""
 
     def __init__(self, run, options):
         try:
-            import wandb
+            self.library = importlib.import_module(self.NAME)
         except ImportError:
-            raise BadRun("needs a library that is not here: pip install wandb") from None
-        self.path = os.path.join(run, "wandb.json")
+            raise BadRun(f"needs a library that is not here: pip install {self.NAME}") from None
+        self.path = os.path.join(run, f"{self.NAME}.json")
         state = read_object(self.path, [("id", str), ("step", int)]) if os.path.exists(self.path) else None
-        self.run = wandb.init(project=options.project, name=options.name or os.path.basename(os.path.abspath(run)),
-                              id=state and state["id"], resume="allow", config=read_config(run), dir=run)
-        self.last_step = max(state["step"] if state else 0, self.run.step - 1)
+        self.last_step = state["step"] if state else 0
+        self.open(run, options, options.name or os.path.basename(os.path.abspath(run)), state and state["id"])
+
+    def flush(self):
+        with replacing(self.path, durable=False) as file:  # often; a lost state only repeats steps
+            json.dump({"id": self.id(), "step": self.last_step}, file)
+
+
+class Wandb(Remembered):
+    NAME = "wandb"
+
+    def open(self, run, options, name, known):
+        self.run = self.library.init(project=options.project, name=name, id=known, resume="allow",
+                                     config=read_config(run), dir=run)
+        self.last_step = max(self.last_step, self.run.step - 1)
+
+    def id(self):
+        return self.run.id
 
     def log(self, step, values):
         self.run.log(values, step=step)
         self.last_step = step
-
-    def flush(self):
-        with open(self.path + ".staged", "w", encoding="utf-8") as file:
-            json.dump({"id": self.run.id, "step": self.last_step}, file)
-        os.replace(self.path + ".staged", self.path)
 
     def close(self):
         self.flush()
         self.run.finish()
 
 
-SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb}
+class MLflow(Remembered):
+    NAME = "mlflow"
+
+    def open(self, run, options, name, known):
+        self.library.set_experiment(options.project)
+        self.run = self.library.start_run(run_id=known, run_name=None if known else name)
+        if not known:
+            self.library.log_params(read_config(run)["options"])
+
+    def id(self):
+        return self.run.info.run_id
+
+    def log(self, step, values):
+        self.library.log_metrics(values, step=step)
+        self.last_step = step
+
+    def close(self):
+        self.flush()
+        self.library.end_run()
+
+
+SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 
 
 def copy_new(service, metrics, whole):
@@ -114,13 +152,15 @@ def wait_for_run(run):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--to", required=True, choices=SERVICES)
-    parser.add_argument("--project", default="teon", help="project of Weights & Biases (default teon)")
+    parser.add_argument("--project", default="teon",
+                        help="project of Weights & Biases, experiment of MLflow (default teon)")
     parser.add_argument("--name", help="name of the run there (default: the folder's name)")
     parser.add_argument("--once", action="store_true", help="copy the existing lines and end")
-    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="time between reads (default 5)")
+    parser.add_argument("--interval", type=decimal(0.01, 86400), default=5.0, metavar="SECONDS",
+                        help="time between reads (default 5)")
     options = parser.parse_args()
     if not options.once:
         wait_for_run(options.run)
@@ -154,4 +194,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -7,6 +7,11 @@ For each NAME the folder contains the run's folder NAME, its output NAME.log, an
 memory in MiB, one per line, the first from before the run. Medians exclude the first 5 steps. MFU comes from the run's
 log and is "unknown" for an unknown GPU. A missing or too short run gets a column of dashes.
 """
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import json
 import os
 import re
@@ -56,4 +61,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

@@ -10,32 +10,45 @@ endings, the number of context tokens, the context, and for each ending its leng
 separates the context from each ending.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import json
 import os
+import re
 import sys
-
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
 
 try:
     import numpy as np
+    from arguments import Parser
     from teon_data import tokenizer
     from teon_data.documents import is_unicode
-    from teon_data.files import Failure, sync_and_rename
+    from teon_data.files import Failure, check_regular
+    from written_files import check_target, replacing
 except ImportError as missing:
     sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv")
 
 MAGIC, VERSION, BEGINS = 20240522, 1, 65535
 
 
+def label_of(value):
+    """Returns the label, a whole number or its digits. int() would take 1.9 for 1, and True."""
+    if type(value) is int or type(value) is str and re.fullmatch("[0-9]{1,9}", value):
+        return int(value)
+    raise ValueError(value)
+
+
 def read_questions(path):
     """Yields (context, endings, index of the right ending) for each line."""
+    check_regular(path)
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-                context, endings, label = row["ctx"], row["endings"], int(row["label"])
+                context, endings, label = row["ctx"], row["endings"], label_of(row["label"])
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise Failure(f"{path}: line {number} is not a question with ctx, endings and label") from None
             texts = [context, *endings] if isinstance(endings, list) else [None]
@@ -70,38 +83,30 @@ def write_questions(path, questions, encode):
             raise Failure(f"question {count} has {len(example)} numbers, more than the limit of 32767")
     if not count:
         raise Failure("no question in the file")
-    staged = path + ".staged"
-    with open(staged, "wb") as file:
+    with replacing(path, "wb") as file:
         file.write(np.array([MAGIC, VERSION, count], "<i4").tobytes().ljust(1024, b"\0"))
         file.write(np.array(stream, "<u2").tobytes())
-        sync_and_rename(file, staged, path)
     return count
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("questions", metavar="FILE.jsonl")
     parser.add_argument("--data", required=True, metavar="FOLDER",
                         help="folder made by prepare.py, for its tokenizer")
     parser.add_argument("--out", required=True, metavar="FILE.bin")
     args = parser.parse_args()
-    try:
-        folder = os.path.join(args.data, "tokenizer")
-        if not os.path.isfile(os.path.join(folder, "description.json")):
-            raise Failure(f"{args.data}: no tokenizer/description.json; expected a folder made by prepare.py")
-        coder = tokenizer.load(folder)
-        if coder.vocab_size > BEGINS:
-            raise Failure(f"{folder}: {coder.vocab_size} tokens; the file has two bytes for each, so at most {BEGINS}")
-        count = write_questions(args.out, read_questions(args.questions), coder.encode)
-    except Failure as fault:
-        print(f"hellaswag.py: error: {fault}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"hellaswag.py: error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
+    check_target(args.out)
+    folder = os.path.join(args.data, "tokenizer")
+    if not os.path.isfile(os.path.join(folder, "description.json")):
+        raise Failure(f"{args.data}: no tokenizer/description.json; expected a folder made by prepare.py")
+    coder = tokenizer.load(folder)
+    if coder.vocab_size > BEGINS:
+        raise Failure(f"{folder}: {coder.vocab_size} tokens; the file has two bytes for each, so at most {BEGINS}")
+    count = write_questions(args.out, read_questions(args.questions), coder.encode)
     print(f"{count:,} questions in {args.out}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(startup.exit_code(main, {Failure: 1}))

@@ -9,17 +9,22 @@ Compares every file with the manifest: sizes, and hashes if the library xxhash i
 a file is damaged or a tensor is not finite, 2 usage.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
-from run_folder import BadRun, exit_code, find_checkpoint, parse_object, printable, read_object
+from arguments import Parser
+from run_folder import BadRun, find_checkpoint, parse_object, read_object
+from startup import printable
 
 try:
     import numpy as np
@@ -147,6 +152,8 @@ def print_state(folder):
         ("step", int), ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int),
         *numbers])
     run, guard = state["run"], state["guard"]
+    if re.fullmatch(r"step_\d{8,}", folder.name) and state["step"] != int(folder.name[5:]):
+        raise BadRun(f"{folder / 'trainer.json'}: of step {state['step']}, not of this folder's")
     show(f"checkpoint  {folder}")
     show(f"model       {', '.join(map(str, model['architectures']))}, "
           + ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in run["model"].items()))
@@ -167,7 +174,7 @@ def print_state(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--state-only", action="store_true", help="do not print the tensors")
     options = parser.parse_args()
@@ -186,4 +193,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -10,23 +10,27 @@ Needs numpy, pyarrow and tqdm, and for some inputs tiktoken (gpt2), tokenizers (
 docs/data.md describes the format.
 """
 
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import argparse
 import os
 import re
-import signal
 import sys
 import time
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
-from run_folder import printable
+from arguments import Parser as ArgumentParser
 
 try:
+    from startup import complain, exit_code, printable
     from teon_data import shards, tokenizer
-    from teon_data.files import Failure, UsageError, counted, first_line, quantity
+    from teon_data.files import Failure, UsageError, counted, quantity
+    from teon_data.interrupts import handle
     from teon_data.pipeline import Run, reasons
-    from teon_data.sources import hub_data
+    from teon_data.sources import check_name, hub_data
     from teon_data.workers import Job
 except ImportError as missing:
     sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv")
@@ -37,7 +41,7 @@ sources:
   fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
   hf:OWNER/NAME[[:CONFIG]:SPLIT]
                         any dataset of the Hugging Face Hub: name, configuration and split (default train)
-  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt; the last two also .gz or .zst
+  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt (the last two also .gz or .zst); named .md, .tex, .py, ...
 
 other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
@@ -48,7 +52,7 @@ uninterrupted run, for any number of workers. Counts accept 524288, 1e9, 100M, 5
 """
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(ArgumentParser):
     def error(self, message):
         raise UsageError(f"{message} (see prepare.py --help)")
 
@@ -69,8 +73,7 @@ def positive(text):
 
 def parse(arguments):
     """Returns the Job of a command line."""
-    parser = Parser("prepare.py", description="Turn text into token shards.", epilog=EXAMPLES,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("Turn text into token shards.", prog="prepare.py", epilog=EXAMPLES)
     add = parser.add_argument
     add("source", nargs="+", help="fineweb, or files of text (see below)")
     add("--out", required=True, metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
@@ -101,9 +104,12 @@ def parse(arguments):
     options = parser.parse_args(arguments)
 
     tokenizer.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
+    check_name(options.out)
     name = options.name or default_name(options.source[0])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"--name '{name}': use only letters, digits, '.', '_' and '-'")
+    if len(name) > 200:  # before any work, because the shards' names are longer
+        raise UsageError(f"--name {name}: has {len(name)} characters; at most 200")
     if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
         raise UsageError("--shard-tokens, --val-tokens: a shard has at most 2^31 - 1 tokens")
     return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
@@ -124,7 +130,7 @@ def default_name(source):
 
 def prepare(arguments):
     job = parse(arguments)
-    run = Run(job, notice=lambda line: print(f"prepare: {line}", file=sys.stderr, flush=True))
+    run = Run(job, notice=lambda line: complain(line, "prepare"))
     began = time.monotonic()
     manifest, made_now = run.execute()
     seconds = time.monotonic() - began
@@ -143,12 +149,12 @@ def prepare(arguments):
 
 
 def verify(arguments):
-    parser = Parser("prepare.py verify", description="Check a folder of shards against its manifest.json.")
+    parser = Parser("Check a folder of shards against its manifest.json.", prog="prepare.py verify")
     parser.add_argument("folder")
     folder = parser.parse_args(arguments).folder
     manifest, faults = shards.verify(folder, os.cpu_count())
     for fault in faults:
-        print(printable(f"prepare: error: {fault}"), file=sys.stderr)
+        complain(f"error: {fault}", "prepare")
     if not faults:
         print(printable(f"{folder}: {counted(len(manifest['shards']), 'shard')}, "
                         f"{counted(manifest['tokens'], 'token')}, {counted(manifest['documents'], 'document')}: "
@@ -157,31 +163,23 @@ def verify(arguments):
 
 
 def info(arguments):
-    parser = Parser("prepare.py info", description="Describe a folder of shards.")
+    parser = Parser("Describe a folder of shards.", prog="prepare.py info")
     parser.add_argument("folder")
     for line in shards.info(parser.parse_args(arguments).folder):
         print(printable(line))
     return 0
 
 
+def obey(arguments):
+    handle()
+    command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")
+    return command(arguments[1:]) if command else prepare(arguments)
+
+
 def main(arguments):
-    """Returns the exit status: 0 done, 1 failed, 2 usage, 130 or 143 interrupted."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")
-        return command(arguments[1:]) if command else prepare(arguments)
-    except UsageError as error:
-        print(printable(f"prepare: error: {error}"), file=sys.stderr)
-        return 2
-    except Failure as error:
-        print(printable(f"prepare: error: {error}"), file=sys.stderr)
-    except OSError as error:
-        print(printable(f"prepare: error: {error.filename or ''}: {error.strerror or first_line(error)}"),
-              file=sys.stderr)
-    except KeyboardInterrupt:
-        print("prepare: interrupted; run the same command to continue", file=sys.stderr)
-        return 130
-    return 1
+    """Returns the exit status: 0 done, 1 failed, 2 usage, 130 interrupted; SIGTERM raises SystemExit(143)."""
+    return exit_code(lambda: obey(arguments), {UsageError: 2, Failure: 1},
+                     "interrupted; run the same command to continue", "prepare")
 
 
 if __name__ == "__main__":

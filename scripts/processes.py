@@ -4,11 +4,10 @@ import dataclasses
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-from run_folder import program as program_name
+from startup import complain as say
 
 LOOK = 0.1    # seconds between checks of the programs
 DRAW = 1.0    # seconds between updates of the display
@@ -52,10 +51,6 @@ class Stops:
     def __exit__(self, *_):
         for number, handler in self.before.items():
             signal.signal(number, handler)
-
-
-def say(text):
-    print(f"{program_name()}: {text}", file=sys.stderr, flush=True)
 
 
 def start(key, slot, words, environment):

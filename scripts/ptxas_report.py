@@ -8,6 +8,11 @@ architecture, registers per thread, the warps per multiprocessor that these regi
 and bytes spilled (stores + loads). Dynamic shared memory is known only at launch; kernels that need much of it assert
 its size where they define it. Rows with spills end in "spills".
 """
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
 import collections
 import glob
 import os
@@ -93,4 +98,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

@@ -14,17 +14,20 @@ Scales: tiny (two CPU cores, three hours for all), cpu (one CPU core, three hour
 per table), full (the paper). Text comes from FineWeb, or from --text and --val-text. After an interruption, run the
 same command again to continue; finished cells are kept. Tables are experiments/*.toml.
 """
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
 import compare
+from arguments import Parser, decimal
 from reproduction import estimate, figures, plan, report, runs, tables
-from run_folder import text_of_error
+from run_folder import short
 
 
 def find(all_tables, name):
@@ -65,13 +68,13 @@ def costs(all_tables, scale, tflops):
             cost = known[key]
             hours = cells * cost.hours(tflops)
             total += hours
-            rows.append([table.id, name, str(cells), compare.short(cost.parameters), compare.short(cost.tokens),
+            rows.append([table.id, name, str(cells), short(cost.parameters), short(cost.tokens),
                          f"{cost.memory / 2**30:.1f}", f"{cells * cost.disk / 2**30:.1f}", f"{hours:.1f}"])
     return header, rows, total
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("command", choices=["list", "show", "run", "table", "figure", "report", "all"])
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a file of experiments/ without .toml")
     parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(figures.FIGURES))
@@ -85,7 +88,7 @@ def main():
     parser.add_argument("--val-text", nargs="+", default=[], metavar="FILE",
                         help="and validate on these (default: a tenth of --text)")
     parser.add_argument("--estimate", action="store_true", help="run nothing; print an estimate of the cost")
-    parser.add_argument("--tflops", type=float, default=400,
+    parser.add_argument("--tflops", type=decimal(1e-6, 1e9), default=400,
                         help="sustained rate of one device, for --estimate (default 400)")
     parser.add_argument("--experiments", default=os.path.join(plan.ROOT, "experiments"),
                         help="folder of other tables and scales")
@@ -96,8 +99,6 @@ def main():
     if args.scale not in scales:
         raise plan.Fault(f"--scale {args.scale}: one of {', '.join(scales)}")
     scale = scales[args.scale]
-    if not args.tflops > 0:
-        raise plan.Fault(f"--tflops {args.tflops:g}: must be above 0")
     if args.command in ("show", "run", "table", "figure") and not args.table:
         raise plan.Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
     at_scale = [t for t in all_tables if t.models_at(scale)]
@@ -154,14 +155,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except plan.Fault as fault:
-        print(f"reproduce.py: error: {fault}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"reproduce.py: error: {text_of_error(error)}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("reproduce.py: stopped; run the same command to continue", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(startup.exit_code(main, {plan.Fault: 2}, "stopped; run the same command to continue"))

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import sys
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
@@ -26,7 +25,8 @@ CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("op
 CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
                    ("experiment.model", dict), ("model.vocab_size", int), ("seed", int),
                    ("changes", list), ("model", dict), ("storage", dict), ("data.tokenizer", str),
-                   ("run.eval_windows", int))
+                   ("run.eval_windows", int), ("data.val_text", dict), ("data.val_text.bytes", int),
+                   ("data.val_text.beginnings", dict))
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
@@ -173,10 +173,15 @@ def open_run(run):
 
 
 def find_runs(pattern):
-    """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it."""
-    found = []
+    """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it.
+    Follows links, and enters each folder once."""
+    found, entered = [], set()
     for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
-        for folder, below, files in os.walk(top):
+        for folder, below, files in os.walk(top, followlinks=True):
+            if (place := os.path.realpath(folder)) in entered:
+                below.clear()
+                continue
+            entered.add(place)
             if "metrics.jsonl" in files or folder == top and "config.json" in files:
                 found.append(folder)
                 below.clear()
@@ -195,34 +200,12 @@ def find_checkpoint(folder):
     return max(found, key=lambda path: int(path.rpartition("_")[2]))
 
 
-def printable(text):
-    """Returns the text with control characters as escapes such as \\x1b: one line that cannot control a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def finite(x):
+    return isinstance(x, (int, float)) and math.isfinite(x)
 
 
-def text_of_error(error):
-    """Returns an OSError's file and reason in one line."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-
-
-def program():
-    return os.path.basename(sys.argv[0])
-
-
-def exit_code(main):
-    """Runs a script's main() and returns its exit status; 1 after a line for a BadRun or an OSError; 130 after Ctrl-C;
-    0 if the output was closed (`| head`)."""
-    try:
-        return main()
-    except BadRun as fault:
-        print(printable(f"{program()}: error: {fault}"), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        print(printable(f"{program()}: error: {text_of_error(error)}"), file=sys.stderr)
-        return 1
+def short(n):
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.3g}{unit}"
+    return f"{n:.3g}"

@@ -12,7 +12,12 @@ the file TEON_TEST_LOG (test/support/main.cpp; `unittest_main` below), so a cras
 that was running, and the others still run. TEON_BUILD is the tests' build folder. Exit status: 0 if nothing failed,
 else 1.
 """
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import collections
 import concurrent.futures
 import os
@@ -25,8 +30,7 @@ import tempfile
 import time
 import unittest
 
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
+from arguments import Parser, whole
 
 Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
 RUNNING = set()  # each in its own session, so that all of its child processes can be killed
@@ -177,15 +181,16 @@ def main():
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("tests", nargs="+", help="Catch2 programs and unittest files")
     parser.add_argument("--only", default="", metavar="PREFIX,...",
                         help="run only test cases whose names begin with one of these")
     parser.add_argument("-k", dest="word", default="", metavar="WORD",
                         help="run only tests of unittest files whose names contain this")
     parser.add_argument("--wrap", default="", metavar="COMMAND", help="run each program under this command")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel processes (default: one per core)")
-    parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS",
+    parser.add_argument("--jobs", type=whole(1, 4096), default=os.cpu_count(),
+                        help="parallel processes (default: one per core)")
+    parser.add_argument("--timeout", type=whole(1, 10**6), default=900, metavar="SECONDS",
                         help="limit for one test (default: 900)")
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
@@ -236,5 +241,5 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--unittest"]:
-        sys.exit(unittest_main(*sys.argv[2:]))
-    sys.exit(main())
+        sys.exit(startup.exit_code(lambda: unittest_main(*sys.argv[2:])))
+    sys.exit(startup.exit_code(main))

@@ -12,7 +12,12 @@ and a cell that ran with other flags is refused. Ctrl-C lets the running cells s
 kills them. At the end scripts/compare.py compares all cells.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+    import use_venv  # noqa: F401
+
 import collections
 import contextlib
 import fcntl
@@ -31,14 +36,17 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-if __name__ == "__main__":
-    import use_venv  # noqa: F401
-
 import compare
+import compared_groups
+import compared_runs
 import processes
+from arguments import Parser, whole
 from live import Live, duration, progress_bar
-from run_folder import BadRun, Metrics, Unfinished, open_run, printable, read_config, read_object, text_of_error
+from run_folder import BadRun, Metrics, Unfinished, open_run, read_config, read_object, read_text
+from startup import complain, printable
+from written_files import replacing
 
+NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?")
 RATE = "lr"  # the flag whose grid --extend-grid extends
 OWN = {"seed": "--seeds", "out": "--out"}  # flags that the sweep gives to every cell, and the options that set them
 
@@ -89,10 +97,9 @@ def read_plan(path):
     except ImportError:
         raise Fault(f"{path}: reading TOML needs Python 3.11") from None
     try:
-        with open(path, "rb") as file:
-            plan = tomllib.load(file)
-    except OSError as error:
-        raise Fault(f"{path}: {error.strerror}") from None
+        plan = tomllib.loads(read_text(path))
+    except BadRun as fault:
+        raise Fault(str(fault)) from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, not UTF-8, nested too deep
         raise Fault(f"{path}: {error}") from None
     for key, value in plan.items():
@@ -136,10 +143,10 @@ def loss_of(folder):
     except BadRun:
         return None  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        return compare.checked(folder, *opened).evals[-1]["val_loss"]
+        return compared_runs.checked(folder, *opened).evals[-1]["val_loss"]
     except Unfinished:
         return None
-    except compare.Diverged:
+    except compared_runs.Diverged:
         return math.inf
     except BadRun as fault:
         raise Fault(str(fault)) from None
@@ -233,9 +240,8 @@ def record_of(command, cell):
     begin = next((i for i, word in enumerate(command) if word.startswith("--")), len(command))
     flags = flags_of(command) | cell
     try:
-        with open(flags.get("config", ""), "rb") as file:
-            config = hashlib.sha256(file.read()).hexdigest()
-    except OSError:
+        config = hashlib.sha256(read_text(flags.get("config", "")).encode()).hexdigest()
+    except BadRun:
         config = ""  # no --config, or a file that the program will refuse
     return {"program": os.path.basename(command[max(0, begin - 1)]), "flags": flags, "config": config}
 
@@ -244,11 +250,12 @@ def is_value(text, value):
     """Returns whether a flag's text can mean a value of config.json."""
     if isinstance(value, bool):
         return value == (text not in ("off", "false"))
-    number = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)([kmgb]?)(i?)", text.lower())
+    number = re.fullmatch(rf"({NUMBER.pattern})([kmgb]?)(i?)", text.lower())
     if number and type(value) in (int, float):
-        power = " kmg".find(number[2].replace("b", "g") or " ")
-        return math.isclose(float(number[1]) * (1024 if number[3] else 1000) ** power, value, rel_tol=1e-6)
-    return text == "auto" or text == compare.text_of(value)
+        suffix, binary = number.groups()[-2:]
+        power = " kmg".find(suffix.replace("b", "g") or " ")
+        return math.isclose(float(number[1]) * (1024 if binary else 1000) ** power, value, rel_tol=1e-6)
+    return text == compared_groups.text_of(value) or text == "auto" and value is None
 
 
 def stale(folder, now):
@@ -262,9 +269,14 @@ def stale(folder, now):
     except BadRun:
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]
-    unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
-    changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
-               if k in options and k not in unrelated and begun.get(k) != v and not is_value(v, options[k])]
+    unrelated = compared_runs.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
+
+    def is_unchanged(flag, text):
+        # "auto" is the default of each flag that has it; config.json may have what it chose.
+        return begun.get(flag, "auto" if text == "auto" else None) == text or is_value(text, options[flag])
+
+    changes = [f"--{k} {begun.get(k) or compared_groups.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
+               if k in options and k not in unrelated and not is_unchanged(k, v)]
     changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
     if "config" in flags and record.get("config", now["config"]) != now["config"]:
         changes.append(f"--config {flags['config']} has other content")
@@ -348,7 +360,7 @@ class Sweep:
             words = words_of(self.command, cell, folder)
             os.makedirs(self.out, exist_ok=True)
             if not os.path.exists(folder):
-                with open(folder + ".json", "w", encoding="utf-8") as file:
+                with replacing(folder + ".json") as file:
                     json.dump(record_of(self.command, cell), file)
             self.say(cell, f"runs\n$ {shlex.join(words)}")
             yield cell, words
@@ -451,34 +463,51 @@ def gpus():
     return [str(i) for i in range(len(re.findall(r"^GPU \d", listed, re.MULTILINE)))]
 
 
-def count(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: not a whole number of at least 1")
-    return int(text)
+TAKES_VALUE = {"--grid", "--seeds", "--out", "--jobs", "--baseline"}
+
+
+def split_command(words):
+    """Returns (options of sweep.py, the command to run): what follows --, or what begins with a program's name."""
+    if "--" in words:
+        cut = words.index("--")
+        return words[:cut], words[cut + 1:]
+    for cut, word in enumerate(words):
+        name = os.path.basename(word)
+        if (name.startswith("train_") or name in ("mpirun", "torchrun")) and words[cut - 1:cut][-1:] not in (
+                [option] for option in TAKES_VALUE):
+            return words[:cut], words[cut:]
+    return words, []
+
+
+def seeds_of(text):
+    """Returns the seeds of --seeds. Refuses a small number alone, which may mean a seed or how many."""
+    seeds = text.rstrip(",").split(",")
+    if re.fullmatch("[0-9]{1,2}", text) and 2 <= int(text) <= 64:
+        listed = ",".join(map(str, range(1, min(int(text), 3) + 1))) + (",..." if int(text) > 3 else "")
+        raise Fault(f"--seeds {text}: write --seeds {listed} for {text} seeds, or --seeds {text}, for the seed {text}")
+    return seeds
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("plan", nargs="?", metavar="FILE.toml", help="the sweep, instead of or beside the flags")
     parser.add_argument("--grid", action="append", default=[], metavar="FLAG=V,V,...",
                         help="the values of one flag; can be repeated")
-    parser.add_argument("--seeds", metavar="N,N,...", help="(default 1337)")
+    parser.add_argument("--seeds", metavar="N,N,...", help="the seeds of every combination, as in 1,2,3 (default 1337)")
     parser.add_argument("--out", help="folder of the cells (default runs/sweep)")
-    parser.add_argument("--jobs", type=count, default=1, metavar="N",
+    parser.add_argument("--jobs", type=whole(1, 4096), default=1, metavar="N",
                         help="run N cells at a time, each on one GPU or on an Nth of the cores (default 1)")
-    parser.add_argument("--extend-grid", type=count, nargs="?", const=6, default=0, metavar="N",
+    parser.add_argument("--extend-grid", type=whole(1, 1000), nargs="?", const=6, default=0, metavar="N",
                         help=f"if the best {RATE} is at the end of its grid, run the next one, until the best one has "
                              f"a neighbour on both sides or N were added (default 6)")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and run nothing")
-    arguments, command = sys.argv[1:], []
-    if "--" in arguments:
-        cut = arguments.index("--")
-        arguments, command = arguments[:cut], arguments[cut + 1:]
+    parser.add_argument("--baseline", metavar="ROW", help="the row that compare.py compares with (default: the first)")
+    arguments, command = split_command(sys.argv[1:])
     args = parser.parse_args(arguments)
     plan = read_plan(args.plan) if args.plan else {}
     grid = {k: v if isinstance(v, list) else [v] for k, v in plan.get("grid", {}).items()} | parse_grid(args.grid)
-    seeds = args.seeds.split(",") if args.seeds else plan.get("seeds", [1337])
-    if not all(str(seed).isdecimal() for seed in seeds):
+    seeds = seeds_of(args.seeds) if args.seeds else plan.get("seeds", [1337])
+    if not all(re.fullmatch("[0-9]{1,16}", str(seed)) for seed in seeds):
         raise Fault(f"seeds {','.join(map(str, seeds))}: write whole numbers, as in 1,2,3")
     out = args.out or plan.get("out", "runs/sweep")
     if not command:
@@ -492,7 +521,7 @@ def main():
         raise Fault(f"{where}no command to run; write one after -- or as 'command' in the file")
 
     cells = cells_of(grid, plan.get("cells", []), seeds)
-    if any(not re.fullmatch(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", cell.get(RATE, "0")) for cell in cells):
+    if any(not NUMBER.fullmatch(cell.get(RATE, "0")) for cell in cells):
         raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
     sweep = Sweep(command, out, args.jobs)
     if args.dry_run:
@@ -508,24 +537,15 @@ def main():
         print("\n".join(lines), flush=True)
         sweep.run(more)
     for line in sweep.extension(seeds)[1]:
-        print(f"sweep.py: {line.replace('follows', 'would follow (--extend-grid)')}", file=sys.stderr)
+        complain(line.replace("follows", "would follow (--extend-grid)"))
     if sweep.failed:
         failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
-        print(printable(f"sweep.py: failed: {failed}"), file=sys.stderr)
-    status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), "--out",
+        complain(f"failed: {failed}")
+    baseline = [] if args.baseline is None else ["--baseline", args.baseline]
+    status = subprocess.run([sys.executable, compare.__file__, *map(sweep.folder, sweep.cells), *baseline, "--out",
                              os.path.join(out, "compare")]).returncode
     return 1 if sweep.failed else status
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Fault as fault:
-        print(printable(f"sweep.py: error: {fault}"), file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(printable(f"sweep.py: error: {text_of_error(error)}"), file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("sweep.py: stopped; run the same command to continue", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(startup.exit_code(main, {Fault: 2}, "stopped; run the same command to continue"))

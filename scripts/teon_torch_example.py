@@ -3,9 +3,12 @@
 import argparse
 import pathlib
 
-import torch
-import transformers
-from teon_torch import Teon, stacks_of
+try:
+    import torch
+    import transformers
+    from teon_torch import Teon, stacks_of
+except ImportError as missing:
+    raise SystemExit(f"teon_torch_example.py: error: {missing}; pip install torch transformers") from None
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("text", type=pathlib.Path)

@@ -2,17 +2,25 @@
 """Shows the state of a run: progress, time left, a plot of the loss.
 
     scripts/watch.py runs/gpt2-small-teon-20260101-120000
+    scripts/watch.py runs                                      the newest run in this folder
 
 On a terminal it updates the state until the run's last step (Ctrl-C to leave). Without a terminal, or with --once, it
 prints the state once.
 """
 
-import argparse
+if __name__ == "__main__":
+    import startup
+
+    startup.begin()
+
+import os
 import sys
 import time
 
+from arguments import Parser, decimal
 from live import Live, clipped, duration, progress_bar
-from run_folder import exit_code, is_done, open_run, printable
+from run_folder import BadRun, find_runs, is_done, open_run
+from startup import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -65,17 +73,27 @@ def view(run, config, metrics, width):
     return list(map(printable, out))
 
 
+def newest_run(folder):
+    """Returns the folder if it is a run, otherwise the run in it whose log was written last, or the folder."""
+    if os.path.exists(os.path.join(folder, "config.json")) or not os.path.isdir(folder):
+        return folder
+    logs = {run: os.path.join(run, "metrics.jsonl") for run in find_runs(folder)}
+    return max((run for run, log in logs.items() if os.path.exists(log)), default=folder,
+               key=lambda run: os.path.getmtime(logs[run]))
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="the run's folder")
+    parser = Parser(__doc__)
+    parser.add_argument("run", help="the run's folder, or a folder of runs")
     parser.add_argument("--once", action="store_true", help="print the state once")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS",
+    parser.add_argument("--interval", type=decimal(0.01, 86400), default=1.0, metavar="SECONDS",
                         help="time between updates (default 1)")
     options = parser.parse_args()
-    config, metrics = open_run(options.run)
+    run = newest_run(options.run)
+    config, metrics = open_run(run)
     live = Live(on=sys.stdout.isatty() and not options.once)
     while True:
-        text = view(options.run, config, metrics, live.width())
+        text = view(run, config, metrics, live.width())
         live.draw(text)
         if not live.on:
             print("\n".join(clipped(text, live.width())))
@@ -86,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(startup.exit_code(main, {BadRun: 1}))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/standard_streams.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
@@ -93,7 +94,7 @@ nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, con
     const int64_t windows = std::min(limit, loader.windows());
     const EvalResult e = *Evaluator(model, loader, run.B, run.T, windows, context).run();
     const std::optional<int64_t> bytes = text_bytes(data, tokenizer_folder(data.shards.front().path), run.T, windows);
-    fmt::print("{}\n", evaluation_text(e, bytes));
+    print_output(evaluation_text(e, bytes) + "\n");
     return evaluation_json(e, bytes);
 }
 
@@ -142,7 +143,7 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
 void evaluate_only(const ModelFamily& family, const Options& o) {
     const PublishedModel published = open_model(o.resume ? o.out : o.init_from, {family});
     const DecoderConfig& c = published.config;
-    if (!published.unused.empty()) fmt::print(stderr, "{}\n", unused_text(published));
+    for (const std::string& note : notes_on(published)) print_error(note + "\n");
     const SafetensorsModel weights(published.folder);
     DataSet data;
     if (!o.data.empty() || !o.val_data.empty()) {
@@ -162,20 +163,20 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     const DecoderRun run = plan_run(c, o, device_info());
     const std::unique_ptr<Model> model = make_decoder(c, run, context);
     load_weights(model->params(), weights, context.stream);
-    fmt::print("{} | {} parameters as {} | sequences of {}\n", published.folder, model->table().logical_size(),
-               name_of(run.dtype), run.T);
+    print_output(fmt::format("{} | {} parameters as {} | sequences of {}\n", published.folder,
+                             model->table().logical_size(), name_of(run.dtype), run.T));
     nlohmann::ordered_json result = {{"checkpoint", published.folder}, {"parameters", model->table().logical_size()}};
     if (!data.shards.empty()) result.update(evaluate_shards(*model, c, run, o, data, context));
     if (!examples.empty()) {
         const MultipleChoiceResult r = score_multiple_choice(*model, examples, run, context);
-        fmt::print("hellaswag accuracy {:.4f} | normalized accuracy {:.4f} | {} examples{}\n", r.accuracy(),
-                   r.accuracy_normalized(), r.examples,
-                   r.shortened ? fmt::format(" ({} with a context cut to fit)", r.shortened) : "");
+        print_output(fmt::format("hellaswag accuracy {:.4f} | normalized accuracy {:.4f} | {} examples{}\n",
+                                 r.accuracy(), r.accuracy_normalized(), r.examples,
+                                 r.shortened ? fmt::format(" ({} with a context cut to fit)", r.shortened) : ""));
         result.update({{"hellaswag_accuracy", r.accuracy()},
                        {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
                        {"hellaswag_examples", r.examples}});
     }
-    fmt::print("{}\n", result.dump());
+    print_output(result.dump() + "\n");
 }
 
 }  // namespace teon

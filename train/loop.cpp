@@ -229,7 +229,8 @@ private:
         console_.note(fmt::format("{:<12}{}; products by {}\n{}{:<12}{}\n", "device", device_, linalg_library().name,
                                   plan_report(plan_), "run", o_.out));
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
-        if (o_.adopted && !o_.adopted->unused.empty()) console_.note(unused_text(*o_.adopted));
+        if (o_.adopted)
+            for (const std::string& note : notes_on(*o_.adopted)) console_.note(note);
     }
 
     // Logs and prints an event unless the reason is empty.

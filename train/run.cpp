@@ -6,6 +6,7 @@
 #include <ctime>
 #include <thread>
 
+#include "base/standard_streams.h"
 #include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "options/command_line.h"
@@ -61,10 +62,10 @@ void print_plan(const ModelFamily& family, Options options) {
     if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
-        fmt::print("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device", gpu->name,
-                   gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
-                   gpu->peak_bf16_flops / 1e12);
-    fmt::print("{}", plan_report(plan));
+        print_output(fmt::format("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device",
+                                 gpu->name, gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
+                                 gpu->peak_bf16_flops / 1e12));
+    print_output(plan_report(plan));
 }
 
 // Trains on this rank. Returns the signal that ended the run, else 0.
@@ -98,12 +99,15 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         if (launch.rank > 0) {  // plan again, with the checkpoint that rank 0 found and the storage type that it chose
             if (options.out.empty()) options.out = out;
             if (resume) resume_as(options, resume->state, launch.size);
+            CHECK_USAGE(!options.given.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
+                        "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
             options.dtype = storage_named(dtype);
             plan = plan_run(family, options, is_cuda(), launch.size);
             if (resume) start.changes = check_unchanged(plan, resume->state);
         }
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
                     flash_attention_one_pass_multiprocessors(device));
+        check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
         if (options.verify_data)
             on_rank_0(context, [&] {
                 for (const DataSet* data : {&plan.train, &plan.val})
@@ -121,7 +125,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         };
         return run_training(plan, device, context, start, stop);
     } catch (const std::exception& error) {
-        context.comm->fail(error.what());
+        context.comm->fail(message_of(error));
         throw;
     }
 }
@@ -153,13 +157,14 @@ void report_error(const ModelFamily& family, const std::exception& error) {
         }
     } catch (const UsageError&) {  // the environment is the error that is reported
     }
-    fmt::print(stderr, "{}", error_line(family.program(), rank + error.what()));
+    print_error(error_line(family.program(), rank + message_of(error)));
 }
 
 }  // namespace
 
 int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
+        prepare_process();
         StopRequest stop;
         if (run(family, argc, argv, stop) != SIGINT) return 0;
         std::fflush(nullptr);

@@ -1,5 +1,7 @@
 #include "train/samples.h"
 
+#include <fmt/ranges.h>
+
 #include <filesystem>
 
 #include "files/file.h"
@@ -21,8 +23,7 @@ Samples::Samples(const std::string& run_folder, const std::string& tokenizer, co
     : path_(run_folder + "/samples.txt"), options_(options), limits_(limits_of(delimiter)), seed_(seed), ctx_(context) {
     if (std::filesystem::is_directory(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
     prompt_ = prompt_of(options_, tokenizer_.get(), limits_, config.V);
-    CHECK_USAGE(static_cast<int>(prompt_.size()) < config.max_T, "--prompt: its {} tokens fill the context of {}",
-                prompt_.size(), config.max_T);
+    check_prompt_fits(prompt_.size(), config.max_T);
     const int capacity = sample_capacity(options_, prompt_.size(), config.max_T);
     generator_ = make_generator(config, params, 1, capacity, context);
 }

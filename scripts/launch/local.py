@@ -7,6 +7,15 @@ Ranks connect at a free port of this machine. The script forwards SIGTERM, SIGIN
 ranks, except signals that it was started to ignore (nohup). If a rank fails, ranks that are still running after a few
 seconds are killed. The exit status is that of the first rank that failed, or 0.
 """
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    import startup
+
+    startup.begin()
+
 import argparse
 import os
 import secrets
@@ -16,6 +25,8 @@ import subprocess
 import sys
 import time
 
+from arguments import Parser, whole
+
 GRACE = 5  # seconds, after the first failure
 
 
@@ -24,11 +35,11 @@ def describe(status):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "-np", type=int, required=True, metavar="RANKS", dest="ranks")
+    parser = Parser(__doc__)
+    parser.add_argument("-n", "-np", type=whole(1, 4096), required=True, metavar="RANKS", dest="ranks")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    if options.ranks < 1 or not options.command:
+    if not options.command:
         parser.error("a number of ranks and a command are needed")
 
     with socket.socket() as s:
@@ -76,4 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(startup.exit_code(main))

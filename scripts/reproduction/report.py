@@ -4,6 +4,7 @@ import os
 import statistics
 
 import compare
+from written_files import replacing
 
 from reproduction import figures, tables
 
@@ -111,6 +112,9 @@ def write(path, all_tables, runs, costs):
     text = INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
                                ran=summary(scale, runs), grid=", ".join(f"{g:g}" for g in scale.grid))
     text += "\n## What agrees and what does not\n\n"
+    drawn = figures.draw_headline(controls, runs, folder)
+    if drawn:
+        text += f"![AdamW, Muon and Teon]({name}/{os.path.basename(drawn)})\n\n"
     drawn = figures.draw_controls(controls, runs, folder)
     if drawn:
         text += f"![Difference to Muon]({name}/{os.path.basename(drawn)})\n\n"
@@ -119,10 +123,8 @@ def write(path, all_tables, runs, costs):
               for key, found in theory.items()}
     text += THEORY.format(**joined) + "\n" + "\n\n".join(parts)
     text += "\n\n## What it would take to settle the rest\n\n" + "\n".join(costs) + "\n"
-    temporary = path + ".part"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         file.write(text)
-    os.replace(temporary, path)
     return len(verdicts)
 
 

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 
-import compare
+import compared_runs
 import sweep
-from run_folder import BadRun, open_run
+from run_folder import BadRun, finite, open_run
+from written_files import replacing
 
 from reproduction import plan
 
@@ -61,23 +62,23 @@ class Result:
 
     @property
     def perplexity(self):
-        return compare.perplexity(self.loss)
+        return compared_runs.perplexity(self.loss)
 
 
 def mean_loss(steps):
     """Returns the mean training loss of the steps with a finite loss, or None. Other steps made no update."""
-    losses = [m["loss"] for m in steps if compare.finite(m["loss"])]
+    losses = [m["loss"] for m in steps if finite(m["loss"])]
     return round(statistics.mean(losses), 4) if losses else None
 
 
 def result_of(name, config, metrics, engine_name, options, diverged):
     """Returns the Result of a run that has finished or diverged."""
     steps = metrics.of_kind("step")
-    count, changed = len(steps), compare.validation_changed_after(config)
+    count, changed = len(steps), compared_runs.validation_changed_after(config)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
     measured = collections.defaultdict(list)
     for d in metrics.of_kind("diagnose"):
-        if compare.finite(d["left"]) and compare.finite(d["right"]):
+        if finite(d["left"]) and finite(d["right"]):
             measured[d["step"], d["role"]].append((d["left"], d["right"]))
     return Result(
         name, engine_name, options, config["device"]["name"], config["options"].get("dtype", ""),
@@ -180,7 +181,7 @@ class Runs:
             with sweep.locked(folder):
                 shutil.rmtree(folder)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
+        with replacing(path) as file:
             json.dump(today, file, indent=1)
         return today
 

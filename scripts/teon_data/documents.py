@@ -53,13 +53,17 @@ def parquet_text_sizes(path, field):
     except (OSError, pa.ArrowException) as error:
         raise damaged(path, "parquet", error) from error
 
+    if schema.names.count(field) > 1:
+        raise WrongOption(f"{path}: has {schema.names.count(field)} columns '{field}', expected one; choose another "
+                          "with --text-field")
+
     def holds_text(column):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         return str(kind) in TEXT_TYPES
 
     if field not in schema.names or not holds_text(schema.field(field)):
         fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"
-        texts = [name for name in schema.names if holds_text(schema.field(name))]
+        texts = [column.name for column in schema if holds_text(column)]
         raise WrongOption(f"{path}: the column '{field}' {fault}; choose one with --text-field "
                       f"(columns of text: {', '.join(texts) or 'none'})")
     column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == field)

@@ -7,6 +7,8 @@ import os
 import re
 import stat
 
+from written_files import target_of
+
 HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
 
 
@@ -52,7 +54,7 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "ki": 2**10, 
 
 def quantity(text):
     """Parses a count such as 524288, 1e9, 100M or 512Ki. Raises ValueError for anything else, fractions included."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)([a-z]*)", text.strip().lower())
     if not match or match[2] not in SUFFIXES:
         raise ValueError(f"'{text}' is not a count (examples: 524288, 1e9, 100M, 512Ki)")
     value = float(match[1]) * SUFFIXES[match[2]]
@@ -74,7 +76,7 @@ def sync_and_rename(file, staged, final):
     """Syncs the finished, still open `file` to disk and then gives it its final name."""
     file.flush()
     os.fsync(file.fileno())
-    os.replace(staged, final)
+    os.replace(staged, target_of(final))
 
 
 def write_json(path, value):

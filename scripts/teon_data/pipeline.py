@@ -21,6 +21,7 @@ from . import VERSION
 from . import tokenizer as tokenizers
 from .documents import Reader
 from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
+from .interrupts import raise_received
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import LocalSource, open_source, units
@@ -28,6 +29,8 @@ from .workers import Advance, Join, Pool, Tokenize
 
 STATE_VERSION = 4
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
+MOST_UNITS, MOST_SHARDS = 100_000, 10_000
+BYTES_OF_TOKEN = 4  # about, of text
 LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
 CURES = {  # reason of bad rows: advice
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
@@ -38,6 +41,20 @@ CURES = {  # reason of bad rows: advice
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
          "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest in this version
+
+
+def check_counts(job, files):
+    """Refuses options that divide the input into so many units or shards that it would take days, before any work."""
+    text = sum(file.size for file in files if file.kind != "parquet")  # a unit of parquet has a row group at least
+    if text > MOST_UNITS * job.unit_bytes:
+        raise UsageError(f"--unit-bytes {job.unit_bytes}: divides this input into {text // job.unit_bytes:,} units; "
+                         f"use at least {-(-text // MOST_UNITS)}, or leave it out")
+    tokens = sum(file.size for file in files) // BYTES_OF_TOKEN
+    tokens = tokens if job.max_tokens is None else min(tokens, job.max_tokens)
+    if tokens > MOST_SHARDS * job.shard_tokens:
+        raise UsageError(f"--shard-tokens {job.shard_tokens}: divides about {tokens:,} tokens into "
+                         f"{tokens // job.shard_tokens:,} shards; use at least {-(-tokens // MOST_SHARDS)}, or leave "
+                         "it out")
 
 
 class Run:
@@ -164,6 +181,7 @@ class Run:
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
         if not state:
+            check_counts(job, self.source.files)
             description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
                                             job.delimiter, self._training_texts())
             shutil.rmtree(self.parts_folder)
@@ -181,7 +199,11 @@ class Run:
 
     def _training_texts(self):
         """Yields the first --train-bytes of the input's text, for train:SIZE."""
-        self.notice(f"training a tokenizer on the first {self.job.train_bytes:,} bytes of the input")
+        size = sum(file.size for file in self.source.files)
+        whole = size <= self.job.train_bytes and all(file.kind == "txt" and not file.compression
+                                                     for file in self.source.files)
+        self.notice(f"training a tokenizer on the input's {size:,} bytes" if whole else
+                    f"training a tokenizer on at most the first {self.job.train_bytes:,} bytes of the input's text")
         reader = Reader(self.job.read_options(cuttable=True))
         left = self.job.train_bytes
         for index, file in enumerate(self.source.files):
@@ -297,6 +319,7 @@ class Run:
         with Progress(self) as progress:
             joining = False
             while True:
+                raise_received()
                 while pool.idle and (task := self._next_task(pool, joining)):
                     joining |= isinstance(task, Join)
                     pool.submit(task)

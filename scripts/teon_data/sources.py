@@ -16,6 +16,8 @@ from .documents import Unit, parquet_text_sizes
 from .files import HUB_NAME, Failure, UsageError, check_regular, first_line, hub_client
 
 KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
+# Files that are read as text if they are named, but not looked for in folders.
+NAMED_TEXT = (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go")
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
@@ -33,16 +35,37 @@ class InputFile:
     compression: str = ""
 
 
-def kind_of(path):
-    """Returns (kind, compression) by the file's name, or None for any other file."""
+def kind_of(path, named=False):
+    """Returns (kind, compression) by the file's name, or None for any other file. `named`: the user named the file."""
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix, "")
-    kind = KINDS.get(os.path.splitext(stem)[1] if compression else suffix)
+    ending = os.path.splitext(stem)[1] if compression else suffix
+    kind = "txt" if named and ending in NAMED_TEXT else KINDS.get(ending)
     return (kind, compression) if kind and not (kind == "parquet" and compression) else None
+
+
+def check_name(path):
+    """Refuses a name that the manifest, and so the engine, could not hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: its name is not UTF-8; rename it, as in: mv 'OLD' NEW") from None
 
 
 def unreadable(error):
     raise error
+
+
+def files_below(folder):
+    """Yields the files of a known kind below a folder. Follows links, and enters each folder once."""
+    entered = set()
+    for place, below, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        below.sort()
+        if (real := os.path.realpath(place)) in entered:
+            below.clear()
+            continue
+        entered.add(real)
+        yield from (os.path.join(place, name) for name in names if kind_of(name))
 
 
 class LocalSource:
@@ -52,8 +75,7 @@ class LocalSource:
         paths = []
         for item in inputs:
             if os.path.isdir(item):
-                found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(item, onerror=unreadable)
-                               for name in names if kind_of(name))
+                found = sorted(files_below(item))
                 if not found:
                     raise UsageError(f"{item}: no .parquet, .jsonl or .txt file in this folder")
             elif os.path.exists(item):
@@ -69,10 +91,11 @@ class LocalSource:
 
     @staticmethod
     def _describe(path):
-        kind = kind_of(path)
+        check_name(path)
+        kind = kind_of(path, named=True)
         if not kind:
-            raise UsageError(f"{path}: unknown kind of file; use .parquet, .jsonl or .txt, the last two also with .gz "
-                             "or .zst")
+            raise UsageError(f"{path}: unknown kind of file; use .parquet, .jsonl or a text such as .txt, .md or .py, "
+                             "the last two also with .gz or .zst")
         try:
             check_regular(path)
         except Failure as fault:
@@ -143,9 +166,13 @@ class HubSource:
         except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
             raise Failure(f"cannot list the dataset {data} at {endpoint} "
                           f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
+        if any(type(getattr(entry, "path", None)) is not str for entry in entries):
+            raise Failure(f"cannot list the dataset {data} at {endpoint}: an entry has no text as its path{self.hint}")
         size_of = {entry.path: entry.size for entry in entries if entry.path.endswith(".parquet")}
         if not size_of:
             raise Failure(f"the dataset {data} has no parquet files at revision {revision}")
+        if not all(type(size) is int and size >= 0 for size in size_of.values()):
+            raise Failure(f"cannot list the dataset {data} at {endpoint}: a file has no number as its size{self.hint}")
         self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
         self.description = str(data)

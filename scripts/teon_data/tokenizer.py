@@ -1,17 +1,17 @@
 """Tokenizers behind one interface, and the folder beside the shards with a tokenizer's files.
 
 The folder has the tokenizer's own files (vocab.bpe and encoder.json, tokenizer.model, tokenizer.json), description.json
-and tokens.bin, the bytes of every id in llm.c's layout: 256 int32 (magic 20240328, version 2, vocabulary size,
-delimiter id, zeros), then for each id one byte with its length and its bytes. tokens.bin suffices to decode text.
+and tokens.bin, the bytes of every id, which suffices to decode text (tokens_bin() has its layout). Loading a tokenizer
+imports only its own library, because scripts/encode_text.py does so for every prompt.
 """
 
+import array
+import hashlib
 import json
 import os
 import re
 import shutil
-from importlib.metadata import version
-
-import numpy as np
+import struct
 
 from .files import (
     HUB_NAME,
@@ -34,7 +34,9 @@ GPT2_FILES = {"vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0b
 LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official repository requires a registration
 FILES = ("tokenizer.json", "tokenizer.model")  # use the first that exists in a folder or on the hub
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
-MAX_TOKEN_BYTES = 255
+MOST_IDS = 1 << 22  # of the engine's reader (data/tokenizer.cpp)
+LONGEST_OF_VERSION_2 = 255  # bytes of a token in tokens.bin
+PROBES = ("a", "The", "1", "one two")  # texts that show whether a tokenizer adds a blank in front
 
 
 def byte_alphabet():
@@ -51,8 +53,9 @@ class Bytes:
     def __init__(self, folder, description):
         self.vocab_size = 257
 
+
     def encode(self, texts):
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+        return [memoryview(text.encode()) for text in texts]
 
     def token_bytes(self):
         return [bytes([byte]) for byte in range(256)] + [b""]
@@ -108,7 +111,7 @@ class SentencePiece:
         self.vocab_size = self.model.vocab_size()
 
     def encode(self, texts):
-        return [np.array(ids, np.uint32) for ids in self.model.encode(texts, num_threads=1)]
+        return [array.array("I", ids) for ids in self.model.encode(texts, num_threads=1)]
 
     def find_delimiter(self, folder):
         ids = [i for i in (self.model.bos_id(), self.model.eos_id()) if i >= 0]
@@ -144,7 +147,7 @@ class HuggingFace:
         self.encode_batch = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
 
     def encode(self, texts):
-        return [np.array(encoding.ids, np.uint32) for encoding in self.encode_batch(texts, add_special_tokens=False)]
+        return [array.array("I", encoding.ids) for encoding in self.encode_batch(texts, add_special_tokens=False)]
 
     def find_delimiter(self, folder):
         """Returns the bos or eos token of tokenizer_config.json, or the first token with one of the usual names."""
@@ -152,8 +155,8 @@ class HuggingFace:
         config = os.path.join(folder, "tokenizer_config.json")
         if os.path.exists(config):
             tokens = [read_json(config, dict).get(key) for key in ("bos_token", "eos_token")]
-            names = [token["content"] if isinstance(token, dict) else token for token in tokens if token] + names
-        return next((self.ids[name] for name in names if name in self.ids), None)
+            names = [token.get("content") if isinstance(token, dict) else token for token in tokens] + names
+        return next((self.ids[name] for name in names if isinstance(name, str) and name in self.ids), None)
 
     def id_of(self, text):
         return self.ids.get(text)
@@ -190,6 +193,19 @@ KINDS = {"bytes": Bytes, "gpt2": Gpt2, "sentencepiece": SentencePiece, "huggingf
 LIBRARIES = {"bytes": None, "gpt2": "tiktoken", "sentencepiece": "sentencepiece", "huggingface": "tokenizers"}
 
 
+def load_any(folder):
+    """Loads the tokenizer from a folder made by `create` or from a published model's. Its delimiter may be -1."""
+    if os.path.exists(os.path.join(folder, "description.json")):
+        return load(folder)
+    file = next((file for file in FILES if os.path.isfile(os.path.join(folder, file))), None)
+    if file is None:
+        raise Failure(f"{folder}: has no description.json, {' or '.join(FILES)}")
+    tokenizer = (HuggingFace if file == "tokenizer.json" else SentencePiece)(folder, {})
+    delimiter = tokenizer.find_delimiter(folder)
+    tokenizer.delimiter = -1 if delimiter is None else delimiter
+    return tokenizer
+
+
 def load(folder):
     """Loads the tokenizer from a folder made by `create`. It has the attributes vocab_size, delimiter and cuttable.
 
@@ -207,8 +223,8 @@ def load(folder):
 def check_name(name, bpe_dir, delimiter):
     """Raises UsageError for a wrong name of a tokenizer, before any work is done."""
     if name.startswith("train:"):
-        if not re.fullmatch(r"train:[0-9]+", name) or not 257 <= int(name[6:]) <= 1 << 24:
-            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {1 << 24} ids, as in train:8192")
+        if not re.fullmatch(r"train:[0-9]{1,8}", name) or not 257 <= int(name[6:]) <= MOST_IDS:
+            raise UsageError(f"--tokenizer {name}: a vocabulary has 257 to {MOST_IDS} ids, as in train:8192")
     elif name not in ("gpt2", "bytes", "llama2"):
         if name.startswith("hf:"):
             if not (match := HUB_NAME.fullmatch(name)) or match["rest"]:
@@ -256,7 +272,13 @@ def create(folder, name, bpe_dir, delimiter, texts):
         if kind == "huggingface" and os.path.exists(config):
             shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
 
+    if kind == "sentencepiece":
+        description["huggingface"] = write_converted(staged)
+    from importlib.metadata import version  # here, because it takes longer than the rest to import
     tokenizer = KINDS[kind](staged, description)
+    if tokenizer.vocab_size > MOST_IDS:
+        raise UsageError(f"--tokenizer {name}: its largest id is {tokenizer.vocab_size - 1}; the training programs "
+                         f"read ids below {MOST_IDS}")
     library = LIBRARIES[kind]
     description |= {"kind": kind, "vocab_size": tokenizer.vocab_size,
                     "library": f"{library} {version(library)}" if library else "built in"}
@@ -266,7 +288,10 @@ def create(folder, name, bpe_dir, delimiter, texts):
     else:
         token = choose_delimiter(tokenizer, name, staged, delimiter)
         description |= {"delimiter": token, "delimiter_text": tokenizer.text_of(token)}
-    write_tokens(os.path.join(staged, "tokens.bin"), tokenizer.token_bytes(), description["delimiter"])
+    table = tokenizer.token_bytes()
+    with open(os.path.join(staged, "tokens.bin"), "wb") as file:
+        file.write(tokens_bin(table, description["delimiter"], adds_first_blank(tokenizer, table)))
+    description["identity"] = identity(table, description["delimiter"])
     description["files"] = {file: sha256_file(os.path.join(staged, file)) for file in sorted(os.listdir(staged))}
     write_json(os.path.join(staged, "description.json"), description)
     for file in os.listdir(staged):
@@ -278,6 +303,21 @@ def create(folder, name, bpe_dir, delimiter, texts):
     return description
 
 
+def write_converted(folder):
+    """Writes huggingface.json, the SentencePiece tokenizer of the folder as a tokenizer.json, and returns its name, or
+    None if it cannot be expressed as one or the library for it is missing."""
+    from .huggingface_export import tokenizer_json  # here, because prompts do not need it
+    try:
+        converted = tokenizer_json(os.path.join(folder, "tokenizer.model"))
+    except Failure:
+        return None
+    if converted is None:
+        return None
+    with open(os.path.join(folder, "huggingface.json"), "w", encoding="utf-8") as file:
+        json.dump(converted, file, ensure_ascii=False)
+    return "huggingface.json"
+
+
 def choose_delimiter(tokenizer, name, folder, delimiter):
     """Returns the id of --delimiter, given as a token's text or id, or the tokenizer's own delimiter."""
     if delimiter is None:
@@ -286,7 +326,7 @@ def choose_delimiter(tokenizer, name, folder, delimiter):
             raise UsageError(f"{name}: no known token begins or ends documents; name one with --delimiter")
         return token
     token = tokenizer.id_of(delimiter)
-    if token is None and delimiter.isdigit() and int(delimiter) < tokenizer.vocab_size:
+    if token is None and re.fullmatch("[0-9]{1,10}", delimiter) and int(delimiter) < tokenizer.vocab_size:
         token = int(delimiter)
     if token is None:
         raise UsageError(f"--delimiter {delimiter}: {name} has no such token")
@@ -320,7 +360,7 @@ def fetch_hub(name):
     hub = hub_client(f"the tokenizer {name}")
     try:
         info = hub.HfApi().repo_info(repository)
-        there = {file.rfilename for file in info.siblings}
+        there = {file.rfilename for file in info.siblings or () if isinstance(file.rfilename, str)}
         wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]
@@ -341,17 +381,39 @@ def train(path, size, texts):
     model.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size, special_tokens=[GPT2_DELIMITER], show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), max_token_length=MAX_TOKEN_BYTES)
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), max_token_length=LONGEST_OF_VERSION_2)
     model.train_from_iterator(texts, trainer)
     model.save(path)
 
 
-def write_tokens(path, table, delimiter):
-    header = np.array([20240328, 2, len(table), delimiter], "<i4").tobytes().ljust(1024, b"\0")
-    with open(path, "wb") as file:
-        file.write(header)
-        for number, token in enumerate(table):
-            if len(token) > MAX_TOKEN_BYTES:
-                raise UsageError(f"--tokenizer: token {number} has {len(token)} bytes, more than the {MAX_TOKEN_BYTES} "
-                                 "that tokens.bin can hold; choose another tokenizer")
-            file.write(bytes([len(token)]) + token)
+def adds_first_blank(tokenizer, table):
+    """Returns whether the tokenizer puts a blank before a text that is not the text's, as SentencePiece does."""
+    decoded = [b"".join(table[token] for token in ids) for ids in tokenizer.encode(list(PROBES))]
+    return (b" " + PROBES[0].encode() in decoded or b" " + PROBES[1].encode() in decoded) and not any(
+        text.encode() == found for text, found in zip(PROBES, decoded))
+
+
+def tokens_bin(table, delimiter, first_blank):
+    """Returns the content of tokens.bin: 256 int32 (magic 20240328, version, number of ids, delimiter, whether a
+    document's first token has an added blank, zeros) and the bytes of each id.
+
+    In version 2, which is llm.c's and is written where it suffices, each id has one byte with its length and its bytes.
+    In version 3 the lengths come first, as uint32, and then the bytes.
+    """
+    if not first_blank and max(map(len, table)) <= LONGEST_OF_VERSION_2:
+        return token_header(2, table, delimiter) + b"".join(bytes([len(token)]) + token for token in table)
+    lengths = struct.pack(f"<{len(table)}I", *map(len, table))
+    return token_header(3, table, delimiter, first_blank) + lengths + b"".join(table)
+
+
+def token_header(version_number, table, delimiter, first_blank=False):
+    return struct.pack("<5i", 20240328, version_number, len(table), delimiter, first_blank).ljust(1024, b"\0")
+
+
+def identity(table, delimiter):
+    """Returns a hash that is equal for equal tokenizers: that of tokens.bin in version 2, which older versions of this
+    script always wrote, with 255 for longer tokens."""
+    digest = hashlib.sha256(token_header(2, table, delimiter))
+    for token in table:
+        digest.update(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token)
+    return digest.hexdigest()

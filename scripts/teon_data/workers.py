@@ -3,7 +3,6 @@
 import collections
 import multiprocessing
 import os
-import signal
 import threading
 from dataclasses import asdict, dataclass
 from multiprocessing import connection as ipc
@@ -13,6 +12,7 @@ import numpy as np
 from . import tokenizer as tokenizers
 from .documents import Reader, ReadOptions
 from .files import Failure, WrongOption, first_line
+from .interrupts import held, leave_to_parent
 from .shards import token_dtype, write_part, write_shard
 
 BATCH_CHARS = 1 << 20  # text encoded at a time
@@ -127,10 +127,9 @@ class Worker:
 
 def work(pipe, lifeline, inherited, job, folder):
     """A worker process: runs tasks until the pipe closes or the parent process has ended."""
+    leave_to_parent()
     for other in inherited:  # pipe ends that only the parent may hold open, so that its death closes them
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=exit_with_parent, args=(lifeline,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = None
@@ -172,7 +171,8 @@ class Pool:
             near, far = context.Pipe()
             inherited = [self.lifeline, near, *self.processes]
             process = context.Process(target=work, args=(far, far_end, inherited, job, folder), daemon=True)
-            process.start()
+            with held():  # a signal during the fork would be lost
+                process.start()
             far.close()
             self.processes[near] = process
             self.idle.append(near)

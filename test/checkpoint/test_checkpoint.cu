@@ -18,6 +18,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
+#include "files/json.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
@@ -775,6 +776,48 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
             [&] { read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream); });
         REQUIRE(message.find(checkpoint + (other == &adamw ? "/optimizer/" : "/model.safetensors")) == 0);
     }
+}
+
+TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {
+    const nlohmann::json change = {{"step", 2}, {"event", "length_changed"}, {"reason", "x"}};
+    TrainingState state = Trained::state(7);
+    state.run = {{"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
+                 {"model", {{"layers", 2}}}, {"ranks", 1},
+                 {"micro_batch", 2},         {"steps", 9},
+                 {"warmup_steps", 1},        {"init_from", ""},
+                 {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
+    const nlohmann::json good = to_json(state).flatten();
+    REQUIRE(to_json(training_state(good.unflatten(), "x")) == to_json(state));
+    const std::set<std::string> free = {"/run/model/layers", "/run/data/train/0/file",
+                                        "/run/data/val/0/file"};  // only compared
+    for (const auto& [key, value] : good.items()) {
+        if (free.count(key)) continue;
+        for (const nlohmann::json& wrong :
+             {nlohmann::json(value.is_string() ? "" : "1"), nlohmann::json(1.5), nlohmann::json(-7), nlohmann::json(),
+              nlohmann::json::array({1}), nlohmann::json({{"a", 1}})}) {
+            if (wrong.type() == value.type() || (wrong.is_number() && key.find("/guard/") == 0) ||
+                (wrong == -7 && key == "/run/changes/0/step"))
+                continue;
+            nlohmann::json damaged = to_json(state);
+            damaged[nlohmann::json::json_pointer(key)] = wrong;
+            if (wrong.is_null() && key == "/log") continue;
+            INFO(key << " = " << wrong.dump());
+            const std::string why = error_of([&] { training_state(damaged, "run/step_00000007/trainer.json"); });
+            REQUIRE(why.find("run/step_00000007/trainer.json") == 0);
+        }
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint: the step in trainer.json must be the folder's") {
+    TempDir folder;
+    Trained trained(1);
+    REQUIRE(trained.save(folder.path(), 7, system_files()).fault == "");
+    const std::string path = folder / "step_00000007/trainer.json";
+    nlohmann::json j = read_json(path);
+    j["step"] = 6;
+    write_file_atomically(path, j.dump());
+    REQUIRE(error_of([&] { read_training_state(folder / "step_00000007"); }) ==
+            path + ": of step 6, not of this folder's");
 }
 
 TEST_CASE("checkpoint/checkpoint: which folder names are those of checkpoints") {

@@ -47,6 +47,30 @@ TEST_CASE("checkpoint/tokenizer_files: GPT-2's files are copied and translated")
     REQUIRE(!json::parse(files_of(folder.path())["tokenizer.json"]).contains("post_processor"));
 }
 
+TEST_CASE("checkpoint/tokenizer_files: a SentencePiece model is exported as its tokenizer.json, if it has one") {
+    TempDir folder;
+    write_file(folder / "tokenizer.model", "binary");
+    const auto describe = [&](const std::string& rest) {
+        write_file(folder / "description.json", R"({"kind": "sentencepiece", "delimiter_text": "<s>")" + rest + "}");
+    };
+    describe("");  // versions before 0.3: a BPE, hopefully
+    Files files = files_of(folder.path(), 1);
+    json config = json::parse(files["tokenizer_config.json"]);
+    REQUIRE(config["tokenizer_class"] == "LlamaTokenizer");
+    REQUIRE(config["add_bos_token"] == true);
+    REQUIRE(!files.count("tokenizer.json"));
+    describe(R"(, "huggingface": null)");
+    REQUIRE(files_of(folder.path(), 1).size() == 2);  // the folder's own, under tokenizer/
+    write_file(folder / "huggingface.json", R"({"added_tokens": [{"id": 1, "content": "<s>"}], "model": {}})");
+    describe(R"(, "huggingface": "huggingface.json")");
+    files = files_of(folder.path(), 1);
+    config = json::parse(files["tokenizer_config.json"]);
+    REQUIRE(config["tokenizer_class"] == "PreTrainedTokenizerFast");
+    REQUIRE(!config.contains("add_bos_token"));
+    REQUIRE(json::parse(files["tokenizer.json"])["post_processor"]["special_tokens"]["<s>"]["ids"] == json({1}));
+    REQUIRE(files["tokenizer.model"] == "binary");
+}
+
 TEST_CASE("checkpoint/tokenizer_files: a tokenizer that cannot be read or is damaged is named") {
     TempDir folder;
     auto complaint = [&] { return error_of([&] { tokenizer_files(folder.path(), 128, 0); }); };

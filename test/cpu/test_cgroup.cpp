@@ -3,6 +3,7 @@
 
 #include "cpu/cgroup.h"
 #include "test/support/catch.h"
+#include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
 
 using namespace teon;
@@ -57,4 +58,59 @@ TEST_CASE("cpu/cgroup: there is no limit if none is set or none can be read") {
     const CgroupLimits odd = cgroup_limits(folder / "cgroup", folder / "self");
     REQUIRE_FALSE(odd.cpus);
     REQUIRE_FALSE(odd.memory_left);
+}
+
+TEST_CASE("cpu/cgroup: version 1 keeps each controller's groups in a folder of its own") {
+    TempDir folder;
+    const std::string mount = folder / "cgroup", self = folder / "self";
+    write(self, "11:pids:/batch\n5:cpu,cpuacct:/batch/job\n4:memory:/batch/job\n1:name=systemd:/x\n0::/\n");
+    write(mount + "/cpu/batch/job/cpu.cfs_quota_us", "-1\n");
+    write(mount + "/cpu/batch/job/cpu.cfs_period_us", "100000\n");
+    write(mount + "/cpu/batch/cpu.cfs_quota_us", "150000\n");
+    write(mount + "/cpu/batch/cpu.cfs_period_us", "100000\n");
+    write(mount + "/memory/batch/memory.limit_in_bytes", "8000\n");
+    write(mount + "/memory/batch/memory.usage_in_bytes", "3000\n");
+    write(mount + "/memory/batch/memory.stat", "cache 1\nshmem 2\ntotal_cache 2000\ntotal_shmem 600\n");
+    write(mount + "/memory/batch/job/memory.limit_in_bytes", "9223372036854771712\n");
+    write(mount + "/memory/batch/job/memory.usage_in_bytes", "3000\n");
+    const CgroupLimits limits = cgroup_limits(mount, self);
+    REQUIRE(limits.cpus == 1.5);
+    REQUIRE(limits.memory_left == 8000 - 3000 + (2000 - 600));
+}
+
+TEST_CASE("cpu/cgroup: version 1 without a limit sets none") {
+    TempDir folder;
+    write(folder / "self", "4:memory:/\n5:cpu:/\nnot a line\n7\n:\n");
+    write(folder / "cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    write(folder / "cgroup/memory/memory.usage_in_bytes", "3000\n");
+    write(folder / "cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    write(folder / "cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    const CgroupLimits limits = cgroup_limits(folder / "cgroup", folder / "self");
+    REQUIRE_FALSE(limits.cpus);
+    REQUIRE_FALSE(limits.memory_left);
+}
+
+TEST_CASE("cpu/cgroup: any content of these files gives no limit or one that is not negative (fuzz)") {
+    test::Fuzz fuzz(7);
+    const std::vector<std::string> words = {
+        "max",    "-1",   "0",    "9223372036854771712", "1e9", "99999999999999999999",
+        "memory", ":",    "0::/", "4:memory:/a/../b",    "cpu", "\n",
+        " ",      "\xff", "17"};
+    const auto text = [&] {
+        std::string out;
+        for (size_t i = fuzz.below(8); i > 0; --i)
+            out += words[fuzz.below(words.size())] + (fuzz.below(2) ? " " : "\n");
+        return out;
+    };
+    for (int i = 0; i < test::fuzz_rounds(60); ++i) {
+        TempDir folder;
+        write(folder / "self", "4:memory,cpu:/a\n0::/a\n" + text());
+        for (const char* group : {"", "a/", "memory/", "memory/a/", "cpu/a/"})
+            for (const char* file : {"memory.max", "memory.current", "memory.stat", "memory.limit_in_bytes", "cpu.max",
+                                     "memory.usage_in_bytes", "cpu.cfs_quota_us", "cpu.cfs_period_us"})
+                if (fuzz.below(2)) write(folder / (std::string("cgroup/") + group + file), text());
+        const CgroupLimits limits = cgroup_limits(folder / "cgroup", folder / "self");
+        REQUIRE((!limits.cpus || *limits.cpus > 0));
+        REQUIRE((!limits.memory_left || *limits.memory_left >= 0));
+    }
 }

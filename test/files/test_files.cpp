@@ -111,7 +111,8 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
     REQUIRE(read_file(path) == "newest");
     std::filesystem::remove(temporary);
     std::filesystem::create_directory(folder / "there");
-    REQUIRE_THAT(error_of([&] { write_file_atomically(folder / "there", "x"); }), ContainsSubstring("there: cannot"));
+    REQUIRE_THAT(error_of([&] { write_file_atomically(folder / "there", "x"); }),
+                 ContainsSubstring("there: is not a regular file"));
     REQUIRE(!std::filesystem::exists(folder / "there.tmp"));
     // A limit on the size of files stands in for a full disk.
     struct rlimit before;
@@ -125,6 +126,20 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
     REQUIRE_THAT(said, ContainsSubstring("config.json.tmp: cannot be written"));
     REQUIRE(read_file(path) == "newest");
     REQUIRE(!std::filesystem::exists(temporary));
+}
+
+TEST_CASE("files/files: a device or a pipe is not replaced by a file") {
+    TempDir folder;
+    const std::string pipe = folder / "pipe", link = folder / "link";
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    REQUIRE(error_of([&] { write_file_atomically(pipe, "x"); }) ==
+            pipe + ": is not a regular file, and is not replaced by one");
+    struct stat status;
+    REQUIRE(::lstat(pipe.c_str(), &status) == 0);
+    REQUIRE(S_ISFIFO(status.st_mode));
+    REQUIRE(::symlink("/dev/null", link.c_str()) == 0);
+    write_file_atomically(link, "x");  // replaces the link, not its target
+    REQUIRE(read_text(link, 9) == "x");
 }
 
 TEST_CASE("files/file: a sampled hash is of the size, all of a small file, and places all over a large one") {

@@ -89,6 +89,20 @@ TEST_CASE("generation/generator: logits with the cache match the model's without
         }
 }
 
+TEST_CASE("generation/generator: weights for generation alone have no second copy and give the same logits") {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+        INFO(name_of(dtype));
+        Golden g("llama_gqa", dtype);
+        const DecoderConfig c = golden_config("llama_gqa");
+        ParamStore params(decoder_params(c), dtype, g.runner.context.stream, /*gradients=*/false);
+        load_weights(params, SafetensorsModel(g.file.path()), g.runner.context.stream);
+        REQUIRE((params.masters().data<float>() == nullptr) == (dtype == DType::bf16));
+        auto trained = make_generator(c, g.runner.model->params(), 1, 4, g.runner.context);
+        auto alone = make_generator(c, params, 1, 4, g.runner.context);
+        REQUIRE(same_bits(alone->start({1, 2, 3}), trained->start({1, 2, 3})));
+    }
+}
+
 TEST_CASE("generation/generator: too many tokens are an error, and start() discards the sequences") {
     Golden g("gpt2", DType::f32);
     const DecoderConfig c = golden_config("gpt2");

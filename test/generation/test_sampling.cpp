@@ -12,8 +12,9 @@ using namespace teon::test;
 namespace {
 
 // The share of each token among n draws.
-std::map<int, double> frequencies(const std::vector<float>& logits, float temperature, int top_k, int n) {
-    Sampler sampler(temperature, top_k, 7);
+std::map<int, double> frequencies(const std::vector<float>& logits, float temperature, int top_k, int n,
+                                  float top_p = 1.0f) {
+    Sampler sampler(temperature, top_k, top_p, 7);
     std::map<int, double> share;
     for (int i = 0; i < n; ++i) share[sampler.next(logits)] += 1.0 / n;
     return share;
@@ -31,8 +32,9 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
     for (const auto& [token, share] : seen)
         if (!expected.count(token)) return false;
     for (const auto& [token, p] : expected) {
-        // Five standard deviations of a share among n draws. The seed is fixed, so the test is deterministic.
-        const double tolerance = 5 * std::sqrt(p * (1 - p) / n);
+        // Five standard deviations of a share among n draws, and the rounding of n additions of 1/n. The seed is fixed,
+        // so the test is deterministic.
+        const double tolerance = 5 * std::sqrt(p * (1 - p) / n) + 1e-9;
         const auto found = seen.find(token);
         if (!(std::abs((found == seen.end() ? 0.0 : found->second) - p) <= tolerance)) return false;
     }
@@ -85,17 +87,55 @@ TEST_CASE("generation/sampling: tokens have the frequencies of softmax(logits / 
     REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n), exact(logits, 1.1, all), n));
 }
 
+// The definition in float64: among the top k tokens, the fewest likeliest whose probabilities sum to top_p or more.
+std::map<int, double> exact_top_p(const std::vector<float>& logits, double temperature, size_t top_k, double top_p) {
+    std::vector<int> tokens;
+    for (size_t i = 0; i < logits.size(); ++i)
+        if (std::isfinite(logits[i])) tokens.push_back(static_cast<int>(i));
+    std::stable_sort(tokens.begin(), tokens.end(),
+                     [&](int a, int b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+    if (top_k > 0 && top_k < tokens.size()) tokens.resize(top_k);
+    const std::map<int, double> p = exact(logits, temperature, tokens);
+    std::vector<int> kept;
+    double sum = 0;
+    for (int token : tokens) {
+        if (sum >= top_p) break;
+        kept.push_back(token);
+        sum += p.at(token);
+    }
+    return exact(logits, temperature, kept);
+}
+
+TEST_CASE("generation/sampling: top-p keeps the fewest likeliest tokens whose probabilities sum to it") {
+    const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 2.0f, -INFINITY, 0.0f, 1.0f, NAN};
+    const int n = 200000;
+    for (double temperature : {0.5, 1.0, 2.0})
+        for (int top_k : {0, 3, 5})
+            for (double top_p : {0.3, 0.5, 0.75, 0.9, 0.999}) {
+                INFO(temperature << " " << top_k << " " << top_p);
+                const std::map<int, double> expected =
+                    exact_top_p(logits, temperature, static_cast<size_t>(top_k), top_p);
+                const auto seen =
+                    frequencies(logits, static_cast<float>(temperature), top_k, n, static_cast<float>(top_p));
+                REQUIRE(same_distribution(seen, expected, n));
+            }
+    // Probabilities 0.36, 0.36, 0.13, 0.08, 0.05, 0.02: 0.75 needs the third token, and 0 keeps the first.
+    REQUIRE(frequencies(logits, 1.0f, 0, n, 0.75f).size() == 3);
+    REQUIRE(frequencies(logits, 1.0f, 0, 100, 0.0f).size() == 1);
+    REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n, 0.9f), exact_top_p(logits, 1.0, 0, 0.99), n));
+}
+
 TEST_CASE("generation/sampling: temperature 0 takes the likeliest token, and large logits do not overflow") {
-    Sampler likeliest(0.0f, 50, 1);
+    Sampler likeliest(0.0f, 50, 1.0f, 1);
     REQUIRE(likeliest.next(std::vector<float>{1.0f, 3.0f, 3.0f}) == 1);
-    Sampler hot(0.01f, 0, 1);
+    Sampler hot(0.01f, 0, 1.0f, 1);
     REQUIRE(hot.next(std::vector<float>{3e38f, -3e38f}) == 0);
     REQUIRE_THROWS_AS(hot.next(std::vector<float>{NAN, NAN}), Error);
 }
 
 TEST_CASE("generation/sampling: the seed determines the tokens, equally on every machine") {
     auto draw = [](uint64_t seed) {
-        Sampler sampler(1.0f, 0, seed);
+        Sampler sampler(1.0f, 0, 1.0f, seed);
         std::vector<int> tokens;
         for (int i = 0; i < 8; ++i) tokens.push_back(sampler.next(std::vector<float>(100, 0.0f)));
         return tokens;
@@ -106,17 +146,69 @@ TEST_CASE("generation/sampling: the seed determines the tokens, equally on every
     REQUIRE(draw(std::mt19937_64::default_seed)[0] == static_cast<int>(14514284786278117030u * 0x1p-64 * 100));
 }
 
-TEST_CASE("generation/sampling: a text ends at the limit of tokens, at the end of the context or at an end token") {
+TEST_CASE("generation/sampling: a text ends at the limit of tokens or at an end token") {
     ScriptedGenerator generator(10);
     std::vector<int> streamed;
     const std::vector<int> text =
         sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) { return streamed.push_back(token), true; });
     REQUIRE(text == std::vector<int>{14, 5, 12});
     REQUIRE(streamed == text);
-    REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0).size() == 8);  // a context of 10 with a prompt of 2
     REQUIRE(sample(generator, {1, 2}, greedy(100), {-1, {3, 12, 5}}, 0) == std::vector<int>{14, 5});
     REQUIRE(sample(generator, {1, 2}, greedy(100), {}, 0, [](int token) { return token != 5; }).size() == 2);
-    REQUIRE_THROWS_AS(sample(generator, std::vector<int>(10, 1), greedy(1), {}, 0), UsageError);
+    REQUIRE(sample(generator, std::vector<int>(10, 1), greedy(1), {}, 0) == std::vector<int>{6});
+    REQUIRE_THROWS_AS(sample(generator, std::vector<int>(11, 1), greedy(1), {}, 0), UsageError);
+}
+
+namespace {
+
+// Records what the model saw before each token.
+class RecordingGenerator final : public Generator {
+public:
+    explicit RecordingGenerator(int capacity) : capacity_(capacity) {}
+    const std::vector<float>& start(const std::vector<int>& tokens) override {
+        tokens_ = tokens;
+        return logits();
+    }
+    const std::vector<float>& step(const std::vector<int>& tokens) override {
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        return logits();
+    }
+    int length() const override { return static_cast<int>(tokens_.size()); }
+    int capacity() const override { return capacity_; }
+    std::vector<std::vector<int>> seen;
+
+private:
+    // The token after t is t + 1.
+    const std::vector<float>& logits() {
+        REQUIRE(length() <= capacity_);
+        seen.push_back(tokens_);
+        logits_.assign(64, 0.0f);
+        logits_[static_cast<size_t>(tokens_.back() + 1)] = 1.0f;
+        return logits_;
+    }
+    int capacity_;
+    std::vector<int> tokens_;
+    std::vector<float> logits_;
+};
+
+}  // namespace
+
+TEST_CASE("generation/sampling: a text longer than the context continues from the last half of its tokens") {
+    for (int capacity : {1, 2, 5, 6}) {
+        INFO("capacity " << capacity);
+        RecordingGenerator generator(capacity);
+        const std::vector<int> text = sample(generator, {3}, greedy(20), {}, 0);
+        std::vector<int> expected;
+        for (int i = 0; i < 20; ++i) expected.push_back(4 + i);
+        REQUIRE(text == expected);
+        REQUIRE(generator.seen.size() == 20);
+        for (size_t i = 0; i < generator.seen.size(); ++i) {  // consecutive tokens that end before the new one
+            const std::vector<int>& seen = generator.seen[i];
+            for (size_t j = 0; j < seen.size(); ++j)
+                REQUIRE(seen[j] == static_cast<int>(3 + i + j + 1) - static_cast<int>(seen.size()));
+            REQUIRE((seen.size() == i + 1 || static_cast<int>(seen.size()) >= (capacity + 1) / 2));
+        }
+    }
 }
 
 TEST_CASE("generation/sampling: a prompt is text or tokens of the vocabulary") {

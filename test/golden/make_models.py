@@ -43,6 +43,18 @@ def llama(kv_heads):
     return LlamaForCausalLM(config), 67
 
 
+def llama31():
+    """All that Llama 3.1's configurations may have: their scaling of positions, with a fast, a slow and a middle
+    frequency (wavelengths of 6, 2917 and 135 tokens), and biases."""
+    config = LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=13, rms_norm_eps=1e-6,
+                         rope_parameters={"rope_theta": 1e4, "rope_type": "llama3", "factor": 8.0,
+                                          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                          "original_max_position_embeddings": 512},
+                         tie_word_embeddings=True, attention_bias=True, mlp_bias=True, bos_token_id=0, eos_token_id=0)
+    return LlamaForCausalLM(config), 67
+
+
 def qwen3():
     config = Qwen3Config(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
                          num_attention_heads=4,
@@ -165,6 +177,10 @@ def main():
     make("llama_gqa", *llama(kv_heads=2))
     torch.manual_seed(0)
     make("gpt2_relu2", *gpt2("relu2"))
+    torch.manual_seed(0)
+    make("gpt2_erf", *gpt2("gelu"))
+    torch.manual_seed(0)
+    make("llama_31", *llama31())
     torch.manual_seed(0)
     make("qwen3", *qwen3())
     torch.manual_seed(0)

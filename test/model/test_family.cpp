@@ -42,6 +42,8 @@ DecoderConfig changed(const ModelFamily& family) {
         c.rope_base = 5e5f;
         c.rope_scaling = 2.0f;
         c.tied_head = !c.tied_head;
+        c.attention_biases = true;
+        c.mlp_biases = family.name == "llama";
     }
     return c;
 }
@@ -69,11 +71,74 @@ TEST_CASE("model/family: a written config.json is read back") {
     }
 }
 
+TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in both forms, and must be complete") {
+    const json scaling = {{"rope_type", "llama3"},
+                          {"factor", 32.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 8192}};
+    for (const ModelFamily& family : families()) {
+        if (family.presets[0].positions != PositionKind::rotary) continue;
+        INFO(family.name);
+        json j = written(changed(family));
+        j["rope_scaling"] = scaling;
+        const DecoderConfig c = read(j);
+        REQUIRE(c.rope_scaling == 32.0f);
+        REQUIRE(c.rope_low_turns == 1.0f);
+        REQUIRE(c.rope_high_turns == 4.0f);
+        REQUIRE(c.rope_original_context == 8192);
+        REQUIRE(written(c)["rope_scaling"] == scaling);
+        for (const auto& [key, value] : scaling.items()) {
+            json without = scaling;
+            without.erase(key);
+            INFO(key << ": " << error_with(j, "rope_scaling", without));
+            REQUIRE(contains(error_with(j, "rope_scaling", without), "config.json: rope_"));
+        }
+        json reversed = scaling;
+        reversed["low_freq_factor"] = 4.0;
+        REQUIRE(contains(error_with(j, "rope_scaling", reversed), "low_freq_factor below high_freq_factor"));
+        reversed = scaling;
+        reversed["beta"] = 1;
+        REQUIRE(contains(error_with(j, "rope_scaling", reversed), "beta is 1, which is unknown"));
+        j.erase("rope_scaling");
+        j.erase("rope_theta");
+        j["rope_parameters"] = scaling;
+        j["rope_parameters"]["rope_theta"] = 500000.0;
+        REQUIRE(read(j).rope_original_context == 8192);
+        REQUIRE(read(j).rope_base == 500000.0f);
+    }
+}
+
+TEST_CASE("model/family: keys that change no result are named; with another value, or of unknown meaning, refused") {
+    json j = written(llama_config("tiny"));
+    std::vector<std::string> names;
+    decoder_config(j, families(), "config.json", &names);
+    REQUIRE(names.empty());
+    j.update({{"is_llama_config", true},
+              {"rope_interleaved", false},
+              {"_attn_implementation_autoset", true},
+              {"auto_map", {{"AutoConfig", "x.Config"}}},
+              {"unsloth_version", "2024.9"},
+              {"unsloth_fixed", true},
+              {"top_p", 0.9},
+              {"pruned_heads", json::object()},
+              {"partial_rotary_factor", 1}});
+    decoder_config(j, families(), "config.json", &names);
+    REQUIRE(names == std::vector<std::string>{"_attn_implementation_autoset", "auto_map", "is_llama_config",
+                                              "partial_rotary_factor", "pruned_heads", "rope_interleaved", "top_p",
+                                              "unsloth_fixed", "unsloth_version"});
+    REQUIRE(error_with(j, "rope_interleaved", true) ==
+            "config.json: rope_interleaved is true; only [false] is supported");
+    REQUIRE(contains(error_with(j, "partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5"));
+    REQUIRE(contains(error_with(j, "residual_multiplier", 2), "residual_multiplier is 2, which is unknown"));
+}
+
 TEST_CASE("model/family: both names of an activation in transformers are accepted") {
     for (const ModelFamily& family : families()) {
         const json j = written(changed(family));
         if (family.name == "gpt2")
-            REQUIRE(error_with(j, "activation_function", "gelu_pytorch_tanh").empty());
+            for (const char* name : {"gelu_pytorch_tanh", "gelu"})
+                REQUIRE(error_with(j, "activation_function", name).empty());
         else
             REQUIRE(error_with(j, "hidden_act", "swish").empty());
     }
@@ -97,12 +162,12 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
                                            {"layer_norm_epsilon", "small"}});
         else
             changes.insert(changes.end(), {{"hidden_act", "relu"},
-                                           {"attention_bias", true},
+                                           {"attention_bias", "both"},
                                            {"head_dim", 5},
                                            {"rope_parameters", {{"rope_theta", 7.0}}},
                                            {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}},
                                            {"num_hidden_layers", nullptr}});
-        if (family.name == "llama") changes.push_back({"mlp_bias", true});
+        if (family.name == "qwen3" || family.name == "olmo2") changes.push_back({"mlp_bias", true});
         if (family.name == "qwen3") {
             changes.push_back({"use_sliding_window", true});
             changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});

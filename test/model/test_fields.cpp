@@ -71,7 +71,7 @@ TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint wi
 TEST_CASE("model/fields: a new flag that contradicts the model of --init-from is refused by name") {
     const ModelFamily family = with_new_key();
     Options options = parse(family, {"--small-residuals", "on"});
-    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, ""};
+    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, {}, ""};
     REQUIRE(message_of([&] { plan(family, options); }).starts_with("--small-residuals true: the model of --init-from"));
     options.adopted->config.scaled_residual_init = true;
     REQUIRE(plan(family, options).config.scaled_residual_init);
@@ -89,8 +89,8 @@ TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exp
     REQUIRE(written["small_residuals_hf"] == true);
     REQUIRE(decoder_config(written, {with_new_key()}, "config.json").scaled_residual_init);
     c = gpt2_config("tiny");
-    c.biases = false;
-    REQUIRE(message_of([&] { hf_config(gpt2_family(), c); }).starts_with("biases false: cannot be saved"));
+    c.mlp_biases = false;
+    REQUIRE(message_of([&] { hf_config(gpt2_family(), c); }).starts_with("mlp_biases false: cannot be saved"));
 }
 
 TEST_CASE("model/fields: every row returns the value it is set to, and refuses other types by name") {

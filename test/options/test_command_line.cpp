@@ -40,4 +40,17 @@ TEST_CASE("options/option_table: a number is finite") {
 TEST_CASE("options/command_line: an error is one line whatever its message holds") {
     REQUIRE(error_line("x", "a\nb\x01\xff") == "x: error: a\\nb\\x01\\xff\n");
     REQUIRE(error_line("x", "\u00e9") == "x: error: \u00e9\n");
+    std::string name;  // of 5,000 characters, two bytes each
+    for (int i = 0; i < 5000; ++i) name += "\u00e9";
+    const std::string line = error_line("x", "FOLDER/" + name + ": no such file");
+    REQUIRE(line.size() < 500);
+    REQUIRE(line.starts_with("x: error: FOLDER/\u00e9"));
+    REQUIRE(line.ends_with("\u00e9: no such file\n"));
+    REQUIRE(is_utf8(line));
+    std::string blanks;
+    for (int i = 0; i < 2500; ++i) blanks += "\u00e9 ";
+    REQUIRE(error_line("x", blanks).size() < 2100);
+    REQUIRE(is_utf8(error_line("x", blanks)));
+    const std::string path(390, 'p');
+    REQUIRE(error_line("x", path) == "x: error: " + path + "\n");
 }

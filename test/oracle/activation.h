@@ -1,4 +1,4 @@
-// GELU (tanh form), squared ReLU and SwiGLU, serial. R is double or Tracked.
+// GELU (tanh form and exact form), squared ReLU and SwiGLU, serial. R is double or Tracked.
 #pragma once
 
 #include <cmath>
@@ -29,6 +29,27 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
         const R u = k * (v + R(0.044715) * v * v * v), du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
         const R sech = R(2.0) / (exp(u) + exp(-u));
         dx.push_back(dout[i] * (R(0.5) * (R(1.0) + tanh(u)) + R(0.5) * v * sech * sech * du));
+    }
+    return dx;
+}
+
+// The exact form: x times the normal distribution at x.
+template <typename R>
+std::vector<R> gelu_erf_forward(const std::vector<R>& x) {
+    using std::erfc;
+    std::vector<R> out;
+    for (R v : x) out.push_back(R(0.5) * v * erfc(-v / R(std::sqrt(2.0))));
+    return out;
+}
+
+template <typename R>
+std::vector<R> gelu_erf_backward(const std::vector<R>& x, const std::vector<R>& dout) {
+    using std::erfc;
+    using std::exp;
+    std::vector<R> dx;
+    for (size_t i = 0; i < x.size(); i++) {
+        const R v = x[i], density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
+        dx.push_back(dout[i] * (R(0.5) * erfc(-v / R(std::sqrt(2.0))) + v * density));
     }
     return dx;
 }

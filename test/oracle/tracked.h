@@ -41,6 +41,9 @@ private:
     friend Tracked log(Tracked x) { return map(std::log(x.value), 1.0 / x.value, x); }
     friend Tracked sin(Tracked x) { return map(std::sin(x.value), std::cos(x.value), x); }
     friend Tracked cos(Tracked x) { return map(std::cos(x.value), std::sin(x.value), x); }
+    friend Tracked erfc(Tracked x) {
+        return map(std::erfc(x.value), -2.0 / std::sqrt(M_PI) * std::exp(-x.value * x.value), x);
+    }
     friend Tracked tanh(Tracked x) {
         double t = std::tanh(x.value);
         return map(t, 1.0 - t * t, x);

@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include "plan/options.h"
 
 #include <fstream>

@@ -23,10 +23,13 @@ import time
 import traceback
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+TEST = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TEST / "support"), str(TEST / "scripts")]
+import test_failures
 import test_ranks
 import test_resume
 import test_signals
+import test_startup
 import testing
 
 # (description, share of the time on two cores, a generator of (number of tries, failure or None, total tries or None))
@@ -56,7 +59,7 @@ def outcome(attempt, *arguments):
         return f"{attempt.__name__}{arguments}\n{traceback.format_exc()}"
 
 
-@part("SIGKILL at a random moment; resumed to the same bits", 0.25)
+@part("SIGKILL at a random moment; resumed to the same bits", 0.2)
 def kills(_):
     case = prepared(test_resume.ResumeTest, "kill_and_resume")
     for seed in range(10**9):
@@ -66,7 +69,7 @@ def kills(_):
             subprocess.run(["rm", "-rf", run.parent])
 
 
-@part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.25)
+@part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.2)
 def kills_of_ranks(_):
     for seed in range(10**9):
         case = prepared(test_ranks.Failures, "kill_and_resume")
@@ -87,7 +90,7 @@ def signals(_):
         subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
 
 
-@part("SIGPROF of a profiler while the stack pointer is outside the stack; the same bits", 0.1)
+@part("SIGPROF of a profiler while the stack pointer is outside the stack; the same bits", 0.05)
 def profiles(_):
     case = prepared(test_signals.Signals, "profile")
     for i in range(10**9):
@@ -97,7 +100,7 @@ def profiles(_):
         subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
 
 
-@part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 1)
+@part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 0.8)
 def faults(_):
     case = prepared(test_resume.ResumeTest, "survive_fault")
     tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)
@@ -107,8 +110,67 @@ def faults(_):
         yield 1, outcome(case.survive_fault, *arguments), len(tries)
 
 
-@part("Damaged checkpoints, weights, JSON, TOML, tokenizers, shards, command lines; refused in one line or read",
-      0.2)
+@part("A limit of file sizes (ulimit -f) or of address space (ulimit -v); one line, the last checkpoint whole, "
+      "continued without the limit to the same bits", 0.1)
+def limits(_):
+    case, rng = prepared(test_failures.Failures, "limit_files"), random.Random(3)
+    for i in range(10**9):
+        if i % 2:
+            yield 1, outcome(case.limit_files, rng.randrange(1, 500), f"soak-{i}"), None
+        else:
+            yield 1, outcome(case.limit_address_space, rng.randrange(60, 800), f"soak-{i}"), None
+        subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
+
+
+@part("Standard input, output and error closed or full, programs and scripts; the documented status", 0.1)
+def streams(_):
+    case, rng = prepared(test_failures.Failures, "misuse_streams"), random.Random(4)
+    for _ in range(10**9):
+        yield 1, outcome(case.misuse_streams, rng), None
+        subprocess.run(["rm", "-rf", *case.folder.glob("streams-*")])
+
+
+@part("A device, pipe, folder or link in the place of a run's file; refused by name, what was there stays", 0.05)
+def places(_):
+    case, rng = prepared(test_failures.Failures, "replace_file"), random.Random(5)
+    for _ in range(10**9):
+        name = rng.choice(["config.json", "metrics.jsonl", "lock"])
+        yield 1, outcome(case.replace_file, name, rng), None
+        subprocess.run(["rm", "-rf", *case.folder.glob("replaced-*")])
+
+
+@part("Ctrl-C in the first second of each script, signals while prepare.py's workers start; a line, never lost", 0.1)
+def first_seconds(_):
+    rng = random.Random(6)
+    startup, prepare = prepared(test_startup.StartupTest, "check_interrupt"), None
+    if not testing.missing("numpy", "pyarrow", "tqdm"):
+        import test_prepare_odd
+        prepare = prepared(test_prepare_odd.OddTest, "stop_while_workers_start")
+        prepare.write_many()
+    names = [name for name in test_startup.programs() if name not in ("run_tests.py", "make_corpus.py")]
+    for i in range(10**9):
+        if prepare and i % 8 == 0:
+            number, delay = rng.choice([signal.SIGINT, signal.SIGTERM]), rng.uniform(0, 0.15)
+            yield 1, outcome(prepare.stop_while_workers_start, number, delay), None
+            subprocess.run(["rm", "-rf", *prepare.folder.glob("stopped-*")])
+        else:
+            yield 1, outcome(startup.check_interrupt, rng.choice(names), rng.uniform(0.01, 0.6), "--help"), None
+
+
+@part("Token ids of a tokenizer around and beyond what the engine reads; refused by name or written", 0.05)
+def token_ids(_):
+    if absent := testing.missing("numpy", "pyarrow", "tqdm", "tokenizers"):
+        raise unittest.SkipTest(f"needs {', '.join(absent)}")
+    import test_prepare_odd
+    case, rng = prepared(test_prepare_odd.OddTest, "refuse_ids"), random.Random(7)
+    for i in range(10**9):
+        top = rng.choice([rng.randrange(3, 10**5), rng.randrange(2**22 - 2, 2**22 + 2), rng.randrange(2**22, 2**32)])
+        yield 1, outcome(case.refuse_ids, (0, 1, 2, top), i), None
+        subprocess.run(["rm", "-rf", *case.folder.glob(f"ids-{i}*")])
+
+
+@part("Damaged checkpoints, weights, JSON, TOML, tokenizers, shards, command lines, control groups; "
+      "refused in one line or read", 0.15)
 def fuzz(options):
     for seed in range(1, 10**9):
         with tempfile.TemporaryDirectory() as folder:

@@ -7,9 +7,21 @@ import json
 import math
 import random
 import shutil
+import sys
 
-from testing import ROOT, RunCase, missing, needs, temporary_folder, write_shards
+from testing import ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
 
+BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
+BEFORE = ROOT / "build" / "transformers_before"  # the version of transformers before the installed one
+ENCODE = """
+import json, sys, transformers
+texts = json.load(open(sys.argv[1]))
+answer = {"version": transformers.__version__}
+for folder in sys.argv[2:]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    answer[folder] = [tokenizer(text)["input_ids"] for text in texts]
+print(json.dumps(answer))
+"""
 LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # scripts/requirements-dev.txt
 if not missing(*LIBRARIES):
     import safetensors.torch
@@ -19,6 +31,7 @@ if not missing(*LIBRARIES):
 
 VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
 CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
+         "gpt2 with exact GELU": ("train_gpt2", ["--mlp", "gelu-erf"]),
          "llama": ("train_llama", ["--ffn", 37]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
@@ -94,6 +107,49 @@ class ExportTest(RunCase):
                                       lr=0)
                 self.assertEqual(again[-1]["val_loss"], metrics[-1]["val_loss"])
 
+    def test_published_variants_are_imported_and_exported_with_their_loss(self):
+        """Llama 3.1's scaling of positions, biases, exact GELU, and keys that change no result."""
+        common = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
+        shape = {"hidden_size": 48, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None} | common
+        # Wavelengths of 6 to 11,000 tokens: some are kept, some divided, one lies between.
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 64}
+        biases = {"attention_bias": True}
+        base = {"rope_theta": 1e4}
+        cases = {"llama with llama3's scaling": transformers.LlamaConfig(**shape, rope_parameters=llama3 | base),
+                 "llama with biases": transformers.LlamaConfig(**shape, **biases, mlp_bias=True),
+                 "qwen3 with biases": transformers.Qwen3Config(**shape, **biases, head_dim=20),
+                 "olmo2 with both": transformers.Olmo2Config(**shape, **biases, rope_parameters=llama3 | base),
+                 "gpt2 with exact GELU": transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=256,
+                                                                 activation_function="gelu", **common)}
+        for name, config in cases.items():
+            with self.subTest(name):
+                torch.manual_seed(5)
+                model = transformers.AutoModelForCausalLM.from_config(config).eval()
+                with torch.no_grad():  # biases begin as zero
+                    for parameter in model.parameters():
+                        parameter.add_(0.1 * torch.randn_like(parameter))
+                made = self.folder / f"{name} made"
+                model.save_pretrained(made)
+                change_json(made / "config.json", _attn_implementation_autoset=True, unsloth_version="2024.9")
+                shape_flags = {key: value for key, value in self.SHAPE.items()
+                               if key in ("--seq-len", "--batch-tokens", "--micro-batch", "--eval-tokens", "--dtype")}
+                run = super().train(f"imported {name}", "--init-from", made, "--lr", 0, steps=1, shape=shape_flags,
+                                    program=f"train_{config.model_type}")
+                self.assertIn("config.json: no effect on results: _attn_implementation_autoset, unsloth_version\n",
+                              run.stdout)
+                ours = [m["val_loss"] for m in self.metrics(f"imported {name}", "eval")][-1]
+                exported = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint(f"imported {name}", 1))
+                # Two float32 forward passes: a wrong formula shows as 1e-3 or more, a wrong frequency as 1e-5.
+                expected = self.val_loss(model.double())
+                self.assertLessEqual(abs(ours - expected), 5e-7 * expected)
+                self.assertLessEqual(abs(self.val_loss(exported.eval().double()) - expected), 1e-12)
+                change_json(made / "config.json", residual_multiplier=2)
+                self.assertIn("residual_multiplier is 2, which is unknown",
+                              self.refused(f"refused {name}", "--init-from", made, shape=shape_flags,
+                                           program=f"train_{config.model_type}"))
+
     def test_the_tokenizer_is_exported(self):
         folder, _ = self.train("train_gpt2", "tokenizer run", steps=1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -117,6 +173,76 @@ class ExportTest(RunCase):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
         self.assertEqual(tokenizer.eos_token_id, 50256)
+
+    def tokenizer_sources(self):
+        """Returns {kind: arguments of tokenizer.create} for the kinds of tokenizers that can be made here."""
+        corpus = [(ROOT / name).read_text() for name in ("README.md", "Makefile")]
+        sources = {"trained BPE": ("train:400", None, None, corpus)}
+        if BPE.is_dir() and not missing("tiktoken"):
+            sources["GPT-2's"] = ("gpt2", str(BPE), None, None)
+        unigram = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        unigram.normalizer = tokenizers.normalizers.NFKC()
+        unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        unigram.decoder = tokenizers.decoders.Metaspace()
+        unigram.train_from_iterator(corpus, tokenizers.trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
+        folder = self.folder / "unigram"
+        folder.mkdir()
+        unigram.save(str(folder / "tokenizer.json"))
+        # As T5's or LLaMA's folders name a class that would build another tokenizer from these pieces.
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer",
+                                                                  "bos_token": "<s>", "eos_token": "</s>"}))
+        sources["Unigram tokenizer.json"] = (str(folder), None, None, None)
+        if missing("sentencepiece"):
+            return sources
+        import sentencepiece
+
+        lines = [line for text in corpus for line in text.splitlines() if line.strip()]
+        for kind in ("unigram", "bpe", "char", "word"):
+            for name, options in (("", {}), (" with bytes", {"byte_fallback": True})):
+                if name and kind in ("char", "word"):
+                    continue
+                prefix = str(self.folder / f"{kind}{name}")
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(lines), model_prefix=prefix, vocab_size=500, model_type=kind,
+                    hard_vocab_limit=False, minloglevel=2, **options)
+                sources[f"SentencePiece {kind}{name}"] = (f"{prefix}.model", None, None, None)
+        return sources
+
+    def test_exported_tokenizers_give_the_tokens_of_the_data(self):
+        """With the transformers installed and with version 4, for 200 texts."""
+        from teon_data import tokenizer
+
+        draw = random.Random(1)
+        words = ["the", "cat", "sat\n", "naïve", "数据", "🙂", "42", "  ", " ", "def f(x):\n    return x", "\t",
+                 "½", "zqxj"]
+        texts = ["", " ", *(" ".join(draw.choices(words, k=draw.choice([1, 2, 5, 40]))) for _ in range(198))]
+        (self.folder / "texts.json").write_text(json.dumps(texts))
+        expected = {}
+        for kind, arguments in self.tokenizer_sources().items():
+            data = self.folder / f"{kind} data"
+            data.mkdir()
+            made = tokenizer.create(str(data / "tokenizer"), *arguments)
+            write_shards(data, [i % made["vocab_size"] for i in range(3000)], self.val)
+            (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
+            folder, _ = self.train("train_llama", f"{kind} run", "--data", data, "--vocab-size", made["vocab_size"],
+                                   steps=1)
+            encoded = tokenizer.load(str(data / "tokenizer")).encode(texts)
+            expected[str(folder)] = [[made["delimiter"], *map(int, tokens)] for tokens in encoded]
+        versions = {transformers.__version__: {}}
+        if BEFORE.is_dir():
+            versions["4"] = {"PYTHONPATH": str(BEFORE)}
+        else:
+            print(f"SKIPPED: the tokens of transformers 4: not in {BEFORE} (pip install --target {BEFORE} "
+                  "'transformers<5')")
+        for version, environment in versions.items():
+            done = self.call(sys.executable, "-c", ENCODE, self.folder / "texts.json", *expected, **environment,
+                             HF_HUB_OFFLINE=1)
+            answer = json.loads(done.stdout.splitlines()[-1])
+            self.assertTrue(answer.pop("version").startswith(version), version)
+            for folder, tokens in expected.items():
+                with self.subTest(f"{folder}, transformers {version}"):
+                    self.assertEqual(answer[folder], tokens)
 
     def test_every_file_of_tensors_is_read_by_the_python_library(self):
         folder, _ = self.train("train_gpt2", "tensors", "--optimizer", "teon", steps=2)

@@ -78,7 +78,7 @@ class GenerateTest(Case):
             if expected:
                 self.assertEqual(numbers, expected)
             else:
-                self.assertEqual(len(numbers.split()), 64)  # prompt and text fill the context exactly
+                self.assertEqual(len(numbers.split()), 2 + 256)  # longer than the context of 64
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": ["x"]}))
         self.assertIn("eos_token_id", self.error_of(BUILD / "generate", "--checkpoint", folder))
 
@@ -105,6 +105,60 @@ class GenerateTest(Case):
         self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
                          self.generate(*flags, "--temperature", 0))
 
+    def test_without_a_seed_texts_differ_and_the_printed_seed_repeats_them(self):
+        command = [BUILD / "generate", "--checkpoint", self.run_folder, "--sample-tokens", 30, "--as-tokens",
+                   "--temperature", 20, "--top-k", 0]
+        first, second = self.call(*command), self.call(*command)
+        self.assertNotEqual(first.stdout, second.stdout)
+        seed = re.search(r"; --seed (\d+)$", second.stderr.strip())[1]
+        self.assertEqual(self.call(*command, "--seed", seed).stdout, second.stdout)
+        self.assertNotIn("--seed", self.call(*command[:5], "--temperature", 0).stderr)  # it would have no effect
+
+    def test_several_texts_have_the_seeds_that_follow(self):
+        flags = ["--prompt", "the", "--sample-tokens", 9, "--temperature", 3]
+        texts = [self.generate(*flags, "--seed", seed) for seed in (5, 6, 7)]
+        self.assertEqual(len(set(texts)), 3)
+        self.assertEqual(self.generate(*flags, "--seed", 5, "--samples", 3), "".join(
+            f"--- text {i + 1}, seed {5 + i}\n{text}" for i, text in enumerate(texts)))
+        numbers = self.generate(*flags, "--seed", 5, "--samples", 3, "--as-tokens")
+        self.assertEqual(len(numbers.splitlines()), 3)
+
+    def test_top_p_of_nearly_nothing_is_the_likeliest_token(self):
+        flags = ["--sample-tokens", 20, "--as-tokens"]
+        greedy = self.generate(*flags, "--temperature", 0)
+        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--top-p", 1e-9), greedy)
+        self.assertNotEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--seed", 1), greedy)
+        self.assertIn("--top-p 1.1: must be between 0 and 1",
+                      self.error_of(BUILD / "generate", "--checkpoint", self.run_folder, "--top-p", 1.1))
+
+    def test_the_prompt_may_be_empty_or_standard_input(self):
+        greedy = ["--temperature", 0, "--sample-tokens", 6]
+        self.assertEqual(self.generate("--prompt", "", *greedy), self.generate(*greedy))
+        for text in ("the qu", "the qu\n"):  # as echo writes it
+            done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "-",
+                                   *map(str, greedy)], input=text, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (0, self.generate("--prompt", "the qu", *greedy)))
+
+    def test_a_text_may_be_longer_than_the_context(self):
+        folder = self.folder / "endless"
+        shutil.copytree(next(self.run_folder.glob("step_*")), folder)
+        (folder / "manifest.json").unlink()
+        (folder / "config.json").write_text(json.dumps({**read_json(folder / "config.json"), "eos_token_id": None}))
+
+        def text(prompt, count):
+            return self.call(BUILD / "generate", "--checkpoint", folder, "--prompt-tokens", ",".join(map(str, prompt)),
+                             "--temperature", 0, "--sample-tokens", count, "--as-tokens")
+
+        done = text([256, 116], 200)
+        tokens = list(map(int, done.stdout.split()))
+        self.assertEqual(len(tokens), 202)
+        for end in range(65, 202, 33):  # the context is full after 64 tokens; the next one follows from the last 32
+            self.assertEqual(tokens[end - 32:end + 33],
+                             list(map(int, text(tokens[end - 32:end], 33).stdout.split()))[:202 - end + 32])
+        self.assertIn("longer than the context of 64: the last tokens follow from at least 32 before them",
+                      done.stderr)
+        self.assertNotIn("longer than the context", text([256, 116], 63).stderr)
+
     def test_bf16_and_a_checkpoint_folder(self):
         step = next(self.run_folder.glob("step_*"))
         self.assertEqual(self.generate("--prompt", "the q", "--temperature", 0, "--sample-tokens", 4, "--dtype", "bf16",
@@ -120,7 +174,13 @@ class GenerateTest(Case):
             done = subprocess.run([BUILD / "generate", "--checkpoint", self.run_folder, "--prompt", "the"], stdout=full,
                                   stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, "generate: error: standard output: No space left on device\n"))
+                         (1, "generate: error: standard output cannot be written: No space left on device\n"))
+
+    def test_a_prompt_that_is_refused_is_not_printed(self):
+        tokens = ",".join(["1"] * 5000)
+        for flags in (["--prompt", "the " * 2000], ["--prompt-tokens", tokens, "--as-tokens"]):
+            result = self.call(BUILD / "generate", "--checkpoint", self.run_folder, *flags, expect=2)
+            self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
 
     def test_wrong_usage_is_one_line(self):
         self.assertIn("--checkpoint: missing", self.error_of(BUILD / "generate"))
@@ -128,7 +188,9 @@ class GenerateTest(Case):
         self.assertIn("neither model.safetensors",
                       self.error_of(BUILD / "generate", "--checkpoint", self.folder / "data"))
         at_run = [BUILD / "generate", "--checkpoint", self.run_folder]
-        self.assertIn("fill the context of 64", self.error_of(*at_run, "--prompt", "x" * 100))
+        refused = self.call(*at_run, "--prompt", "x" * 100, expect=2)
+        self.assertIn("--prompt: its 101 tokens are more than the context of 64", refused.stderr)
+        self.assertEqual(refused.stdout, "")  # not even the prompt
         self.assertIn("give one", self.error_of(*at_run, "--prompt", "x", "--prompt-tokens", "1"))
         self.assertIn("--prompt-tokens 1.5", self.error_of(*at_run, "--prompt-tokens", "1.5"))
         self.assertIn("did you mean --temperature", self.error_of(*at_run, "--temprature", "1"))
@@ -260,6 +322,7 @@ class PreparedTest(Case):
         self.run_program("--data", data, "--model", "tiny", "--layers", 1, "--channels", 32, "--heads", 2, "--seq-len",
                          64, "--batch-tokens", 128, "--steps", 1, "--out", run_folder, program="train_llama")
         library = tokenizer.load(str(data / "tokenizer"))
+        self.assertEqual(self.tokens_without_libraries(run_folder, "--prompt-tokens", "5,6"), [5, 6])
         for prompt in ("def main():\n    don't(x,  y)", "naïve “東京”\t½ 🙂  "):
             flags = ["--checkpoint", run_folder, "--prompt", prompt, "--sample-tokens", 1]
             tokens = self.run_program(*flags, "--as-tokens", program="generate").stdout.split()
@@ -269,6 +332,27 @@ class PreparedTest(Case):
             exported = tokenizers.Tokenizer.from_file(str(run_folder / "step_00000001" / "tokenizer.json"))
             self.assertEqual(exported.encode(prompt).ids, expected)
             self.assertEqual(exported.encode(prompt, prompt).ids, expected + expected[1:])
+
+    def tokens_without_libraries(self, checkpoint, *flags):
+        """Returns the prompt's tokens from a program that finds neither a .venv nor Python's packages. First checks
+        that a text is refused there in one line."""
+        bare = self.folder / "bare"
+        for folder in ("build/cpu", "scripts/teon_data"):
+            (bare / folder).mkdir(parents=True, exist_ok=True)
+        program = bare / "build/cpu/generate"
+        shutil.copy(BUILD / "generate", program)
+        environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
+        command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
+        self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
+        for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "files"))):
+            shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
+        (bare / "hidden").mkdir(exist_ok=True)
+        (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")
+        error = self.error_of(*command, "--prompt", "x", **environment)
+        for part in ("needs the Python package tokenizers", "`make setup` installs it", "--prompt-tokens works"):
+            self.assertIn(part, error)
+        return list(map(int, self.call(*command, *flags, **environment).stdout.split()))[:-1]
 
     @needs("tiktoken")
     def test_exported_tokenizers_begin_texts_as_generate_does(self):
@@ -348,7 +432,8 @@ class TransformersTest(Case):
                 for prompt in ("check: don't fail\n\n\tnow", "Ünïcode — 東京 12345  "):
                     ids = [0, *tokenizer.encode(prompt).ids]
                     expected = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)[0].tolist()
-                    flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20]
+                    flags = ["--checkpoint", folder, "--prompt", prompt, "--temperature", 0, "--sample-tokens", 20,
+                             "--dtype", "float"]  # as transformers computed; bf16 takes other tokens
                     shown = self.run_program(*flags, "--as-tokens", program="generate").stdout
                     self.assertEqual(list(map(int, shown.split())), expected)
                     if expected[-1] == 0:  # a number, but no text

@@ -109,6 +109,19 @@ class ImportTest(RunCase):
         (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
         self.assertEqual(self.generate(model, "--prompt-tokens", "1,2"), right)
 
+    def test_a_hostile_name_in_the_index_is_refused_in_a_short_line(self):
+        self.train("first")
+        model = self.model("first")
+        (model / "model.safetensors").rename(model / "a.safetensors")
+        for name in ("a.safetensors\0b", "../first/a.safetensors", "", "n" * 5000):
+            for key in ("transformer.wte.weight", "t" * 5000):
+                with self.subTest(name=name[:20], key=key[:20]):
+                    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {key: name}}))
+                    error = self.error_of(BUILD / "generate", "--checkpoint", model, "--prompt-tokens", 1, expect=2)
+                    self.assertIn(str(model), error)
+                    self.assertLess(len(error), 2200)
+        self.assertLess(len(self.error_of(BUILD / "generate", "--checkpoint", "n" * 5000, "--prompt-tokens", 1)), 600)
+
     def test_a_tied_head_that_differs_from_the_embedding_is_refused_and_unused_tensors_are_listed(self):
         self.train("first")
         model = self.model("first")

@@ -461,6 +461,16 @@ class Failures(Ranks):
             time.sleep(0.05)
         return process, self.ranks_of(run)
 
+    def test_flags_of_one_rank_that_the_others_must_share_are_named(self):
+        one = self.command("flags", steps=2)
+        for command, says in (
+                (for_rank(1, 'exec "$@" --verify-data', one), "rank 1 has different --verify-data than rank 0"),
+                (for_rank(1, 'exec "$@" --dtype bf16', for_rank(0, 'exec "$@" --dtype float', one)),
+                 "--dtype bf16: rank 0 stores float; give all ranks the same")):
+            with self.subTest(says):
+                self.expect([self.launch(self.ranks(2, command))], re.escape(says), None)
+                self.assert_no_rank_left("flags")
+
     def test_a_rank_is_killed(self):
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):

@@ -8,14 +8,27 @@ import shutil
 from unittest import mock
 
 import compare
+import compared_groups
+import compared_runs
+import pictures
 import significance
-from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run
+from testing import (
+    RUN_STEPS,
+    Case,
+    change_json,
+    needs,
+    read_json,
+    write_run,
+    write_shard,
+    write_tokenizer,
+)
 
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
-                  vocabulary=257, bits=None, channels=64, changes=(), name="a", **rest):
-    """Writes a finished run as current builds do, with "experiment" in config.json."""
-    options = {"optimizer": optimizer, "lr": 0.01}
+                  vocabulary=257, bits=None, channels=64, changes=(), name="a", lr=0.01, text="one", text_bytes=1000,
+                  experiment_options=None, **rest):
+    """Writes a finished run as current builds do, with "experiment" in config.json. `text`: the validation text."""
+    options = {"optimizer": optimizer, "lr": lr, **(experiment_options or {})}
     experiment = {"program": "train_gpt2", "options": options, "steps": RUN_STEPS, "eval_windows": 4, "init_from": "",
                   "model": {"layers": 2, "channels": channels, "vocab_size": vocabulary},
                   "data": {"train": [{"content": content, "share": share}, {"content": "d", "share": 1 - share}],
@@ -23,6 +36,9 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
     data = {"train": [{"path": f"{name}/t_train_000000.bin", "tokens": 100, "content": content, "source": 0}],
             "val": [{"path": f"{name}/t_val_000000.bin", "tokens": 10, "content": val, "source": 0}],
             "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}
+    if text:
+        beginnings = {str(size): f"{text} {size}" for size in range(480, text_bytes + 1, 32)}
+        data["val_text"] = {"bytes": text_bytes, "beginnings": beginnings}
     config = {"experiment": experiment, "seed": seed, "changes": list(changes), "model": experiment["model"]}
     evals = {"val_bytes": 40, "val_bits_per_byte": bits} if bits else None
     path = write_run(folder, optimizer, seed, config=config, evals=evals, **rest) / "config.json"
@@ -39,7 +55,8 @@ class CompareTest(Case):
             stub.mkdir(exist_ok=True)
             self.addCleanup(shutil.rmtree, stub, ignore_errors=True)
             (stub / "matplotlib.py").write_text("raise ImportError")
-        done = self.run_script("compare.py", "--out", self.folder / "out", *arguments, expect=expect, PYTHONPATH=stub)
+        done = self.run_script("compare.py", "--out", self.folder / "out", *arguments, expect=expect, PYTHONPATH=stub,
+                               COLUMNS=150)
         done.stderr = re.sub("compare.py: no plots: matplotlib is not installed.*\n", "", done.stderr)
         return done
 
@@ -72,12 +89,12 @@ class CompareTest(Case):
         self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
 
     def test_steps_tokens_and_time_to_a_target(self):
-        run = compare.read_run(write_run(self.folder / "a"))
-        step, tokens, seconds = compare.reach(run, 2.75)
+        run = compared_runs.read_run(write_run(self.folder / "a"))
+        step, tokens, seconds = compared_groups.reach(run, 2.75)
         self.assertAlmostEqual(step, 12.5)
         self.assertAlmostEqual(tokens, 1250)
         self.assertAlmostEqual(seconds, 0.125)
-        self.assertIsNone(compare.reach(run, 1.0))
+        self.assertIsNone(compared_groups.reach(run, 1.0))
 
     def rows(self, *arguments, status=0):
         """Returns (cells of the header, cells of the rows, notes, standard error)."""
@@ -149,6 +166,109 @@ class CompareTest(Case):
         errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
         self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
 
+    def test_with_other_tokenizers_only_runs_validated_on_the_same_text_are_compared(self):
+        write_new_run(self.folder / "first", bits=2.1)
+        other = {"bits": 1.6, "tokenizer": "t2", "vocabulary": 4096, "val": "x"}
+        write_new_run(self.folder / "same", **other, text_bytes=985)     # the last window ends earlier
+        write_new_run(self.folder / "another", "muon", **other, text="two")
+        write_new_run(self.folder / "shorter", "teon", **other, text_bytes=970)
+        write_new_run(self.folder / "unknown", "lion", **other, text=None)
+        _, rows, notes, errors = self.rows(
+            *(self.folder / n for n in ("first", "same", "another", "shorter", "unknown")), status=1)
+        self.assertEqual([row[2] for row in rows], ["2.1000", "1.6000"])
+        for name, reason in (("another", "it was validated on other text than .*first"),
+                             ("shorter", "it was validated on 970 bytes of text, .*first on 1,000, without white.*"),
+                             ("unknown", ".*unknown does not record the text that it was validated on")):
+            self.assertRegex(errors, f"left out: .*{name}: has another tokenizer than .*/first, and {reason}\n")
+
+    SWEEP = {"muon": {0.01: 2.5, 0.02: 2.2, 0.04: 2.3}, "teon": {0.01: 2.4, 0.02: 2.2, 0.04: 2.1}}
+
+    def write_sweep(self, seeds=(1, 2)):
+        for optimizer, losses in self.SWEEP.items():
+            for lr, loss in losses.items():
+                for seed in seeds:
+                    write_new_run(self.folder / "s" / f"{optimizer}-{lr}-{seed}", optimizer, seed, lr=lr,
+                                  losses=(4, 3, 2.9, loss + seed / 100), experiment_options={"adamw-lr": lr})
+
+    def test_after_a_sweep_each_method_is_at_its_best_rate(self):
+        self.write_sweep()
+        self.compare(self.folder / "s")
+        text = (self.folder / "out" / "compare.md").read_text()
+        header, *rows = [[cell.strip() for cell in line.strip("|").split("|")]
+                         for line in text[text.index("| method"):].splitlines() if line.startswith("| ")]
+        rows = [dict(zip(header, row)) for row in rows]
+        self.assertEqual([[row[k] for k in ("method", "rates", "best rate", "lies inside", "seeds")] for row in rows],
+                         [["muon", "0.01 to 0.04 (3)", "0.02", "yes", "2"],
+                          ["teon", "0.01 to 0.04 (3)", "0.04", "no: the highest", "2"]])
+        self.assertEqual(rows[1]["vs first"], "-0.1000")  # 2.1 against 2.2, in pairs of one seed
+        self.assertEqual(rows[1]["test"], "2 pairs")
+        self.assertIn("The best rate of teon is an end of its rates", text)
+
+    def test_a_diverged_rate_bounds_its_method(self):
+        self.write_sweep(seeds=(1,))
+        write_new_run(self.folder / "s" / "teon-high", "teon", lr=0.08, losses=(4, None, None, None),
+                      experiment_options={"adamw-lr": 0.08})
+        done = self.compare(self.folder / "s", expect=1)
+        self.assertIn("teon-high: the validation loss of step 10 is not finite", done.stderr)
+        self.assertRegex(done.stdout, r"\nteon +0\.01 to 0\.08 \(4\) +0\.04 +yes ")
+        self.assertIn("Diverged: teon at 0.08.", done.stdout)
+
+    def test_without_several_rates_there_is_one_table(self):
+        write_new_run(self.folder / "a", "muon")
+        write_new_run(self.folder / "b", "teon", lr=0.02)
+        self.assertNotIn("best rate", self.compare(self.folder / "a", self.folder / "b").stdout)
+
+    def test_the_baseline_comes_first(self):
+        self.write_sweep()
+        first = ["teon lr=0.04", "muon lr=0.02", "muon lr=0.01"]
+        for name, row in zip(("teon", "muon lr=0.02", self.folder / "s" / "muon-0.01-2"), first):
+            lines = self.compare(self.folder / "s", "--baseline", name).stdout.splitlines()
+            self.assertTrue(lines[1].startswith(f"{row} "), lines[1])
+        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=2).stderr,
+                         "error: --baseline soap: no run of this folder, row or optimizer; the rows are muon lr=0.01, ")
+
+    def test_the_output_is_beside_the_runs(self):
+        self.write_sweep(seeds=(1,))
+        stub = self.folder / "stub"
+        stub.mkdir()
+        (stub / "matplotlib.py").write_text("raise ImportError")
+        for arguments, out in ((["s"], "s"), (["s/muon-0.01-1"], "s"), (["s/muon-0.01-1", "s/teon-0.01-1"], "s")):
+            done = self.run_script("compare.py", *(self.folder / name for name in arguments), PYTHONPATH=stub)
+            self.assertTrue((self.folder / out / "compare" / "compare.md").exists(), done.stdout)
+
+    def test_what_a_glob_finds_beside_the_runs_of_a_sweep_is_ignored(self):
+        self.write_sweep(seeds=(1,))
+        (self.folder / "s" / "muon-0.01-1.json").write_text('{"program": "train_gpt2", "flags": {}, "config": ""}')
+        (self.folder / "s" / "compare").mkdir()
+        (self.folder / "s" / "compare" / "compare.md").touch()
+        self.assertEqual(self.compare(*sorted((self.folder / "s").iterdir())).stderr, "")
+        (self.folder / "s" / "list.json").write_text("{}")
+        self.assertRegex(self.compare(*sorted((self.folder / "s").iterdir()), expect=1).stderr, "list.json: no such fo")
+
+    def test_links_to_runs_and_to_folders_are_followed_once(self):
+        write_new_run(self.folder / "elsewhere" / "muon", "muon")
+        write_new_run(self.folder / "elsewhere" / "more" / "teon", "teon")
+        top = self.folder / "runs"
+        write_new_run(top / "adamw")
+        (top / "linked-run").symlink_to(self.folder / "elsewhere" / "muon")
+        (top / "linked-folder").symlink_to(self.folder / "elsewhere" / "more")
+        (top / "self").symlink_to(top)                                   # a cycle
+        (top / "twice").symlink_to(top / "adamw")
+        done = self.compare(top)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(sorted(line.split()[0] for line in done.stdout.splitlines()[1:4]), ["adamw", "muon", "teon"])
+
+    def test_labels_are_short(self):
+        write_new_run(self.folder / "a", experiment_options={"note": "x" * 50})
+        write_new_run(self.folder / "b", experiment_options={"note": "y" * 50}, channels=128)
+        path = self.folder / "b" / "config.json"
+        config = read_json(path)
+        config["experiment"]["model"]["layers"] = 6
+        path.write_text(json.dumps(config))
+        labels = [row[0] for row in self.rows(self.folder / "a", self.folder / "b")[1]]
+        self.assertEqual(labels, [f"adamw note={'x' * 19}...{'x' * 18} channels=64",
+                                  f"adamw note={'y' * 19}...{'y' * 18} channels=128"])
+
     def test_a_run_without_bits_per_byte_is_omitted_if_they_are_compared(self):
         write_new_run(self.folder / "a", bits=2.1)
         write_new_run(self.folder / "b", seed=2)
@@ -164,11 +284,11 @@ class CompareTest(Case):
             config = read_json(path)
             config["experiment"] |= dict.fromkeys(("options", "model", "data"))
             path.write_text(json.dumps(config | dict.fromkeys(keys)))
-            self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
+            self.assertEqual(compared_groups.label_of(compared_runs.read_run(path.parent), []), "adamw")
 
     def test_changes_in_a_resumed_run_are_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
-        run = compare.read_run(write_new_run(self.folder / "a", changes=[change]))
+        run = compared_runs.read_run(write_new_run(self.folder / "a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
         self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
 
@@ -244,9 +364,9 @@ class CompareTest(Case):
             self.assertAlmostEqual(found, p) if p else self.assertTrue(math.isnan(found))
 
     def test_an_optimizer_has_its_colour(self):
-        known = compare.COLORS
+        known = pictures.COLORS
         for names in (["adamw", "muon", "teon"], ["teon", "muon lr=1", "muon"]):
-            colors = compare.colors_of(names, known)
+            colors = pictures.colors_of(names, known)
             self.assertEqual(len(set(colors.values())), 3)
             self.assertEqual((colors["muon"], colors["teon"]), (known["muon"], known["teon"]))
 
@@ -287,11 +407,16 @@ class CompareTest(Case):
         for seed in (1, 2):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, 800 + seed))
         _, rows, _, _ = self.rows(self.folder / "a*")
-        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "inf"))
+        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "over 1e304"))
+
+    def test_numbers_of_diverged_runs(self):
+        self.assertEqual(compare.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
+        self.assertEqual(compare.mean_spread([compared_runs.perplexity(3e38)], 3), "over 1e304")
+        self.assertEqual(compare.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
 
     def test_wrong_calls_are_named(self):
         run = write_run(self.folder / "a")
-        self.assertIn("--target: invalid", self.compare(run, "--target", "nan", expect=2).stderr)
+        self.assertIn("--target: 'nan' is not a number", self.compare(run, "--target", "nan", expect=2).stderr)
         (self.folder / "file").touch()
         done = self.compare(run, "--out", self.folder / "file" / "out", expect=1)
         self.assertIn(f"compare.py: error: {self.folder}/file/out: Not a directory\n", done.stderr)
@@ -299,9 +424,9 @@ class CompareTest(Case):
     def test_a_wide_table_is_printed_in_parts(self):
         header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
         text = compare.as_text(header, rows)
-        self.assertLessEqual(max(map(len, text.splitlines())), 128)
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(re.findall(r"column \d+", text), header[1:])
-        self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 2)
+        self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 3)
         self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
         with mock.patch.dict(os.environ, COLUMNS="80"):
             self.assertLessEqual(max(map(len, compare.as_text(header, rows).splitlines())), 80)
@@ -310,21 +435,76 @@ class CompareTest(Case):
     def test_the_last_point_and_points_above_the_figure_are_marked(self):
         import matplotlib.figure
         for count in (1, 2, 12, 13, 100, 1001):
-            at = compare.marked(count)
+            at = pictures.marked(count)
             self.assertEqual((at[0], at[-1]), (0, count - 1))
             self.assertLessEqual(len(at), 14)
-        self.assertEqual(compare.marked(0), [])
+        self.assertEqual(pictures.marked(0), [])
         axis = matplotlib.figure.Figure().subplots()
         axis.plot([1, 2, 3, 4], [9, 5, 2, 1], color="red")
         axis.set_ylim(0, 4)
-        compare.mark_cut_off(axis)
+        pictures.mark_cut_off(axis)
         (triangles,) = axis.lines[1:]
         self.assertEqual((list(triangles.get_xdata()), list(triangles.get_ydata())), ([1, 2], [4, 4]))
         self.assertEqual((triangles.get_marker(), triangles.get_color()), ("^", "red"))
 
     @needs("matplotlib")
     def test_plots(self):
-        write_run(self.folder / "a")
-        self.compare(self.folder / "a", plots=True)
-        for name in ("loss.png", "alignment.png"):
+        self.write_sweep()
+        self.assertEqual(self.compare(self.folder / "s", plots=True).stderr, "")
+        for name in ("loss.png", "rates.png", "alignment.png"):
             self.assertGreater((self.folder / "out" / name).stat().st_size, 5000)
+
+    @needs("matplotlib")
+    def test_a_curve_is_the_mean_over_seeds_with_a_band(self):
+        self.write_sweep(seeds=(1, 3))
+        groups = compared_groups.group_runs(compared_runs.read_runs([str(self.folder / "s")])[0])
+        figures = []
+        with mock.patch("pictures.save_figure", lambda figure, *_: figures.append(figure)):
+            plt = compare.pyplot()
+            pictures.plot_losses(groups, "", plt, "nats")
+            pictures.plot_rates(compared_groups.methods_of(groups), "", plt, False)
+        steps, seconds = figures[0].axes  # tokens are the upper scale of the first
+        self.assertEqual(len([line for line in steps.lines if line.get_label()[0] != "_"]), 6)
+        line = next(line for line in steps.lines if line.get_label().startswith("muon lr=0.02: "))
+        self.assertEqual([round(y, 9) for y in line.get_ydata()], [4, 3, 2.9, 2.22])
+        self.assertEqual(len(steps.collections), 6)  # bands
+        muon = next(line for line in figures[1].axes[0].lines if line.get_label().startswith("muon: best at 0.02"))
+        self.assertEqual(list(muon.get_xdata()), [0.01, 0.02, 0.04])
+        # Mean losses 2.52, 2.22, 2.32 against the best of all, 2.12: perplexities 49%, 10.5%, 22% higher.
+        for found, loss in zip(muon.get_ydata(), (2.52, 2.22, 2.32)):
+            self.assertAlmostEqual(found, 50 * sum(math.exp(loss + d - 2.12) - 1 for d in (-0.01, 0.01)), places=6)
+
+
+class EngineTest(Case):
+    """config.json as the engine writes it."""
+
+    LETTERS = [bytes([byte]) for byte in range(256)] + [b""]  # 256: the delimiter
+
+    def train(self, name, tokenizer, text):
+        """Trains two steps on a text; `tokenizer`: the tokens after the bytes and the delimiter."""
+        tokens, at = [256], 0
+        while at < len(text):
+            pair = next((t for t in tokenizer if text.startswith(t, at)), b"")
+            tokens.append(257 + tokenizer.index(pair) if pair else text[at])
+            at += len(pair) or 1
+        folder = self.folder / f"{name}-data"
+        write_shard(folder / "t_val_000000.bin", tokens)
+        write_shard(folder / "t_train_000001.bin", [256, *text[::-1]])
+        write_tokenizer(folder / "tokenizer", [*self.LETTERS, *tokenizer], 256, "sentencepiece")
+        (folder / "manifest.json").write_text(json.dumps({
+            "vocab_size": 257 + len(tokenizer), "delimiter": 256,
+            "tokenizer": read_json(folder / "tokenizer" / "description.json")}))
+        self.run_program("--data", folder, "--out", self.folder / name, "--model", "tiny", "--layers", 1, "--channels",
+                         16, "--heads", 1, "--ffn", 32, "--seq-len", 16, "--batch-tokens", 64, "--steps", 2)
+        return str(self.folder / name)
+
+    def test_runs_of_two_tokenizers_are_compared_if_their_validation_text_is_the_same(self):
+        text = b"".join(b"%d the other side " % i for i in range(200))
+        bytes_run = self.train("bytes", [], text)
+        words_run = self.train("words", [b" the", b"other ", b"side"], text)
+        other_run = self.train("changed", [b" the", b"other ", b"side"], b"x" + text[1:])
+        runs, faults = compared_runs.read_runs([bytes_run, words_run, other_run])
+        self.assertEqual([run.folder for run in runs], [bytes_run, words_run])
+        self.assertEqual([str(fault) for fault in faults], [
+            f"{other_run}: has another tokenizer than {bytes_run}, and it was validated on other text than "
+            f"{bytes_run}"])

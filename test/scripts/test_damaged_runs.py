@@ -15,7 +15,7 @@ from unittest import mock
 
 import live
 import run_folder
-from testing import SCRIPTS, Case, change_json, needs, write_run, write_tensors
+from testing import SCRIPTS, Case, change_json, needs, write_run, write_shard, write_tensors, write_tokenizer
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
@@ -114,11 +114,8 @@ class DamagedTest(Case):
                     self.assertIn(str(path), self.refusal(script, target, *arguments))
 
     def test_runs(self):
-        baselines = self.folder / "baselines.json"
-        baselines.write_text('{"nats_per_token": {"uniform": 9.0, "unigram": 9.0, "bigram": 9.0}, '
-                             '"bits_per_byte_per_nat": 1.0}')
         readers = [["watch.py", "--once"], ["follow.py", "--to", "wandb"],
-                   ["demo_report.py", "--baselines", baselines, "--must-beat", "bigram"]]
+                   ["demo_report.py", "--data", self.corpus(), "--must-beat", "bigram"]]
         self.each(write_run, "config.json", CONFIG, *readers)
         self.each(write_run, "metrics.jsonl", METRICS, *readers)
 
@@ -154,6 +151,19 @@ class DamagedTest(Case):
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
 
+    def test_the_step_in_trainer_json_must_be_the_folders(self):
+        folder = self.folder / "step_00000005"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"architectures": []}')
+        series = {"mean": 1.0, "variance": 0.0, "count": 1}
+        run = {"model": {}, "steps": 9, "program": "train_gpt2", "version": "0", "options": {}}
+        state = {"run": run, "step": 6, "tokens": 1, "next_sample": 1, "updates": 1,
+                 "guard": {"skipped_in_row": 0, "loss": series, "grad_norm": series}}
+        (folder / "trainer.json").write_text(json.dumps(state))
+        status, errors = self.run_here("inspect_checkpoint.py", folder)
+        self.assertEqual(status, 1)
+        self.assertIn("trainer.json: of step 6, not of this folder's", errors)
+
     def test_the_state_of_a_long_run_fits_80_columns(self):
         run = write_run(self.folder / "run")
         change_json(run / "config.json", run={"steps": 10**6})
@@ -177,12 +187,30 @@ class DamagedTest(Case):
         self.assertEqual(shown.drawn, 4)
         self.assertEqual(re.findall(r"line \d", stream.getvalue()), 2 * [f"line {i}" for i in (5, 6, 7, 8)])
 
-    def test_baselines(self):
-        run = write_run(self.folder / "run")
-        for content in ("", "[]", "{}", '{"nats_per_token": {"bigram": "x"}, "bits_per_byte_per_nat": 1.0}'):
-            (self.folder / "b.json").write_text(content)
-            self.assertIn("b.json", self.refusal("demo_report.py", "--baselines", self.folder / "b.json",
-                                                   "--must-beat", "bigram", run))
+    def corpus(self):
+        """Makes a folder of shards for demo_report.py."""
+        folder = self.folder / "corpus"
+        write_shard(folder / "t_train_000000.bin", [1, 0, 1, 0])
+        write_shard(folder / "t_val_000001.bin", [1, 0, 1])
+        write_tokenizer(folder / "tokenizer", [b"", b"a"], 0, "bytes")
+        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": [
+            {"file": "t_train_000000.bin", "split": "train"}, {"file": "t_val_000001.bin", "split": "val"}]}))
+        return folder
+
+    def test_a_damaged_corpus(self):
+        run, folder = write_run(self.folder / "run"), self.corpus()
+        words = ["demo_report.py", "--data", folder, "--must-beat", "bigram", run]
+        for file, contents in (("manifest.json", (b"", b"[]", b"{}", b'{"vocab_size": 2, "shards": [1]}',
+                                                  b'{"vocab_size": 2, "shards": []}')),
+                               ("tokenizer/tokens.bin", (b"", b"x" * 1025)), ("t_val_000001.bin", (b"", b"x" * 1025))):
+            before = (folder / file).read_bytes()
+            for content in contents:
+                with self.subTest(file=file, content=content[:40]):
+                    (folder / file).write_bytes(content)
+                    self.assertIn("manifest.json", self.refusal(*words))
+            (folder / file).write_bytes(before)
+        (folder / "t_val_000001.bin").unlink()
+        self.assertIn("t_val_000001.bin: No such file", self.refusal(*words))
 
     @needs("numpy")
     def test_a_checkpoint_cannot_control_the_terminal(self):

@@ -165,7 +165,7 @@ class CommandsTest(Case):
                         command = command[match.end():]
                     words = self.words_of(command, earlier)
                     if any(missing(*libraries) for script, libraries in needs.items() if script in words) \
-                            or "wandb" in words or absent & set(words):
+                            or {"wandb", "mlflow"} & set(words) or absent & set(words):
                         absent.update(words[words.index("--out") + 1:][:1] if "--out" in words else ())
                         continue
                     if words[0] == "mpirun" and missing_for_ranks():
@@ -216,6 +216,11 @@ class TextTest(Case):
                 if re.search(r"(^|/|_)op\.", path):  # stands for any operation
                     continue
                 self.assertTrue(any(ROOT.glob(path.rstrip("/"))) or any(ROOT.glob(path + ".*")), f"{page.name}: {path}")
+
+    def test_the_readmes_tables_fit_100_columns(self):
+        for line in (ROOT / "README.md").read_text().splitlines():
+            if line.startswith("|"):
+                self.assertLessEqual(len(line), 100, line)
 
     def test_pages_that_sources_name_exist(self):
         for pattern in ("*/*.h", "*/*.cpp", "*/*.cu", "*.cu", "*/*.sh", "*/*.py"):

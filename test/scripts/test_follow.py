@@ -32,6 +32,19 @@ def init(project, name, id, resume, config, dir):
     return Run()
 """
 
+MLFLOW = """
+import os
+from types import SimpleNamespace
+def note(*words): print(*words, file=open(os.environ["CALLS"], "a"))
+def set_experiment(name): note("experiment", name)
+def start_run(run_id, run_name):
+    note("start", run_id, run_name)
+    return SimpleNamespace(info=SimpleNamespace(run_id=run_id or "xyz"))
+def log_params(params): note("params", params["optimizer"])
+def log_metrics(values, step): note("log", step, *sorted(values))
+def end_run(): note("end")
+"""
+
 
 class FollowTest(Case):
     def setUp(self):
@@ -41,6 +54,7 @@ class FollowTest(Case):
         self.libraries.mkdir()
         (self.libraries / "tensorboardX.py").write_text(TENSORBOARD)
         (self.libraries / "wandb.py").write_text(WANDB)
+        (self.libraries / "mlflow.py").write_text(MLFLOW)
         self.whole = write_run(self.folder / "whole")
 
     def follow(self, run, *arguments):
@@ -86,6 +100,21 @@ class FollowTest(Case):
         self.assertIn("eval/val_loss", next(call for call in calls if call.startswith("log 5 ")))
         self.assertIn("cable pulled; trying again", errors)
 
+    def test_mlflow_gets_every_step_once_and_a_run_is_continued(self):
+        metrics = self.whole / "metrics.jsonl"
+        lines = metrics.read_text().splitlines(keepends=True)
+        metrics.write_text("".join(lines[:7]))
+        for text in (None, "".join(lines)):
+            if text:
+                metrics.write_text(text)
+            process = self.follow(self.whole, "--to", "mlflow", "--once", "--project", "p")
+            output, errors = process.communicate(timeout=60)
+            self.assertEqual(errors, "")
+        self.assertEqual(self.logged(), list(range(1, STEPS + 1)))
+        calls = [call for call in self.calls.read_text().splitlines() if not call.startswith("log")]
+        self.assertEqual(calls, ["experiment p", "start None whole", "params adamw", "end",
+                                 "experiment p", "start xyz None", "end"])
+
     def test_tensorboard_gets_every_number_once(self):
         output, errors = self.follow(self.whole, "--to", "tensorboard", "--once").communicate(timeout=60)
         lines = output.splitlines()[:-1]
@@ -96,9 +125,9 @@ class FollowTest(Case):
         self.assertFalse(any("kind" in line for line in lines))
 
     def test_a_missing_library_is_named(self):
-        for module in ("tensorboardX", "torch", "wandb"):  # cannot be imported, even if installed
+        for module in ("tensorboardX", "torch", "wandb", "mlflow"):  # cannot be imported, even if installed
             (self.libraries / f"{module}.py").write_text("raise ImportError")
-        for service, library in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
+        for service, library in (("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("mlflow", "mlflow")):
             process = self.follow(self.whole, "--to", service)
             self.assertEqual(process.communicate(timeout=60)[1],
                              f"follow.py: error: needs a library that is not here: pip install {library}\n")

@@ -63,6 +63,34 @@ class SmallBpe:
         return [token for word in self.words.findall(text) for token in self.word(word)]
 
 
+def byte_bpe(texts, size, **trainer_options):
+    """Trains a byte-level BPE with the tokenizers library."""
+    import tokenizers
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    model.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), **trainer_options))
+    return model
+
+
+def read_token_bytes(path, size, delimiter):
+    """Returns (the bytes of each id, whether a text's first token has an added blank), by the documented layout."""
+    data = path.read_bytes()
+    magic, version, *rest = struct.unpack("<5i", data[:20])
+    assert (magic, rest[:2]) == (20240328, [size, delimiter])
+    assert version in (2, 3) and data[20:1024] == bytes(1004)
+    table, at = [], 1024 + (4 * size if version == 3 else 0)
+    for token in range(size):
+        at += version == 2
+        length = data[at - 1] if version == 2 else struct.unpack_from("<I", data, 1024 + 4 * token)[0]
+        table.append(data[at:at + length])
+        at += length
+    assert at == len(data)
+    return table, rest[2] == 1
+
+
 class TestTokenizers(PrepareCase):
 
     @needs("tiktoken", "regex", data=[SHAKESPEARE, BPE])
@@ -121,19 +149,18 @@ class TestTokenizers(PrepareCase):
         self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
 
     @needs("tokenizers")
-    def test_no_token_is_longer_than_tokens_bin_can_store(self):
+    def test_a_token_may_be_longer_than_255_bytes(self):
+        """As in GPT-NeoX-20B's tokenizer, which Pythia and OLMo 1 use. A trained tokenizer has none."""
         import tokenizers
         self.path("lines.txt").write_text(f"{'=' * 512}\ntext\n" * 200)
         self.prepare(self.path("lines.txt"), "--tokenizer", "train:300", "--out", self.path("out"))
         trained = tokenizers.Tokenizer.from_file(str(self.path("out", "tokenizer", "tokenizer.json")))
         self.assertEqual(max(map(len, trained.get_vocab())), 128)  # a merge doubles
-        long = "=" * 256
-        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, long: 1, "<|endoftext|>": 2}, unk_token="a"))
-        model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        model.save(str(self.path("long.json")))
-        line = self.fails(2, self.path("lines.txt"), "--tokenizer", self.path("long.json"), "--delimiter", 2, "--out",
-                          self.path("two"))
-        self.assertIn("token 1 has 256 bytes, more than the 255", line)
+        trained = byte_bpe([f"{'=' * 512}\ntext\n" * 200], 300)
+        trained.save(str(self.path("long.json")))
+        self.assertEqual(max(map(len, trained.get_vocab())), 512)
+        self.prepare(self.path("lines.txt"), "--tokenizer", self.path("long.json"), "--out", self.path("out2"))
+        self.assertEqual(self.decoded(trained.get_vocab_size(), 0, "out2"), self.path("lines.txt").read_bytes())
 
     @needs("tokenizers")
     def test_training_a_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
@@ -181,16 +208,12 @@ class TestTokenizers(PrepareCase):
         self.assertEqual(stream(self.path("out")).tolist(),
                          [token for text in texts for token in (model.bos_id(), *model.encode(text))])
 
-    def decoded(self, size, delimiter):
+    def decoded(self, size, delimiter, out="out"):
         """Decodes all tokens except the first, with tokens.bin only."""
-        data = self.path("out", "tokenizer", "tokens.bin").read_bytes()
-        self.assertEqual(struct.unpack("<4i", data[:16]), (20240328, 2, size, delimiter))
-        table, at = [], 1024
-        for _ in range(size):
-            table.append(data[at + 1:at + 1 + data[at]])
-            at += 1 + data[at]
-        self.assertEqual(at, len(data))
-        return b"".join(table[token] for token in stream(self.path("out"))[1:])
+        table, first_blank = read_token_bytes(self.path(out, "tokenizer", "tokens.bin"), size, delimiter)
+        tokens = stream(self.path(out))[1:]
+        text = b"".join(table[token] for token in tokens)
+        return text[1:] if first_blank and text[:1] == b" " else text
 
     @needs("tiktoken", data=[SHAKESPEARE, BPE])
     def test_tokens_bin_decodes_the_shards(self):
@@ -243,6 +266,38 @@ class TestInputs(PrepareCase):
         self.prepare(self.path("*.txt"), "--tokenizer", "bytes", "--txt-documents", "line", "--out", self.path("lines"),
                      "--workers", 1, "--unit-bytes", 4)
         self.assertEqual(stream(self.path("lines")).tolist(), bytes_stream(["one", "two", "three", "four"]))
+
+    def test_other_text_files_are_read_if_they_are_named(self):
+        for name, data in (("a.md", b"# one"), ("b.py", b"two"), ("c.tex", b"three"), ("d.html", b"four"),
+                           ("e.txt", b"five"), ("f.png", b"six")):
+            self.path(name).write_bytes(data)
+        self.prepare(*(self.path(name) for name in ("a.md", "b.py", "c.tex", "d.html")), "--tokenizer", "bytes",
+                     "--out", self.path("named"), "--workers", 1)
+        self.assertEqual(stream(self.path("named")).tolist(), bytes_stream(["# one", "two", "three", "four"]))
+        self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("folder"), "--workers", 1)
+        self.assertEqual(stream(self.path("folder")).tolist(), bytes_stream(["five"]))
+        self.assertIn("f.png: unknown kind of file", self.fails(2, self.path("f.png"), "--tokenizer", "bytes", "--out",
+                                                                self.path("o")))
+
+    def test_linked_folders_are_entered_once(self):
+        for name in ("data/a.txt", "data/below/b.txt", "elsewhere/c.txt"):
+            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+            self.path(name).write_text(name)
+        self.path("data", "linked").symlink_to(self.path("elsewhere"))
+        self.path("data", "below", "cycle").symlink_to(self.path("data"))
+        self.prepare(self.path("data"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
+        self.assertEqual(stream(self.path("out")).tolist(),
+                         bytes_stream(["data/a.txt", "data/below/b.txt", "elsewhere/c.txt"]))
+
+    @needs("tokenizers")
+    def test_the_text_that_trains_a_tokenizer_is_named_by_its_size(self):
+        self.path("a.txt").write_text("some words, " * 1000)
+        for flags, notice in (((), "training a tokenizer on the input's 12,000 bytes"),
+                              (("--train-bytes", 5000),
+                               "training a tokenizer on at most the first 5,000 bytes of the input's text")):
+            done = self.run_script("prepare.py", self.path("a.txt"), "--tokenizer", "train:300", *flags, "--out",
+                                   self.path(f"out{len(flags)}"), "--workers", 1)
+            self.assertIn(notice, done.stderr)
 
     def test_units_partition_lines_for_every_unit_size(self):
         draw = random.Random(3)

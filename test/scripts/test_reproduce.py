@@ -2,6 +2,7 @@
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import pathlib
 import random
@@ -296,8 +297,8 @@ class ReproduceTest(Case):
     def test_an_infinite_perplexity_is_shown(self):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (800.0, 800.4))
         _, teon = tables.measure(table, state)
-        self.assertEqual(tables.text_of_perplexity(teon.best), "inf")
-        self.assertRegex(tables.render(table, state), r"\| inf \| \+inf%, \+inf% to \+inf% \|")
+        self.assertEqual(tables.text_of_perplexity(teon.best), "over 1e304")
+        self.assertRegex(tables.render(table, state), r"\| over 1e304 \| \+inf%, \+inf% to \+inf% \|")
         row = dataclasses.replace(table.rows[1], paper_variance={"a": 1.0})
         muon = dataclasses.replace(table.rows[0], paper_variance={"a": 1.0})
         self.assertRegex(tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state),
@@ -310,9 +311,38 @@ class ReproduceTest(Case):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
         svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
         shown = []
-        with mock.patch("compare.save_figure", lambda figure, *_: shown.append(figure)):
+        with mock.patch("pictures.save_figure", lambda figure, *_: shown.append(figure)):
             figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
-        self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]] * 2)
+        self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]])
+
+    @needs("matplotlib")
+    def test_curves_are_differences_to_muon(self):
+        state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
+        shown = []
+        with mock.patch("pictures.save_figure", lambda figure, *_: shown.append(figure)):
+            figures.draw("validation", table, state, self.folder)
+            figures.draw("rates", table, state, self.folder)
+        of = {line.get_label(): line for line in shown[0].axes[0].lines}
+        self.assertEqual(set(of["Muon"].get_ydata()), {0})
+        # Pairs of one seed: -10 and -12 per cent in the exponent.
+        self.assertAlmostEqual(of["Teon"].get_ydata()[-1], 50 * (math.expm1(-0.1) + math.expm1(-0.12)))
+        of = {line.get_label(): line for line in shown[1].axes[0].lines}
+        # The tuning seed's losses: 1.9 and 2.9 for Teon, 2.0 and 3.0 for Muon.
+        self.assertAlmostEqual(min(of["Teon"].get_ydata()), 0)
+        self.assertAlmostEqual(min(of["Muon"].get_ydata()), 100 * math.expm1(0.1))
+        styles = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in (of["Teon"], of["Muon"])]
+        for teon, muon in zip(*styles):
+            self.assertNotEqual(teon, muon)  # each alone tells them apart
+
+    def test_models_are_named_by_their_own_size(self):
+        scales = plan.load_scales(ROOT / "experiments")
+        by_id = {table.id: table for table in plan.load_tables(ROOT / "experiments")}
+        for table, model, name in (("gpt_controls", "gpt-1m", "GPT-2, 1.35M parameters"),
+                                   ("llama_controls", "llama-2m", "LLaMA, 1.84M parameters")):
+            cpu = scales["cpu"]
+            self.assertEqual(figures.title_of(by_id[table], cpu, cpu.models[model]), name)
+        full = scales["full"]
+        self.assertEqual(figures.title_of(by_id["gpt"], full, full.models["gpt-small"]), "gpt-small")
 
     @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
@@ -361,8 +391,8 @@ class ReproduceTest(Case):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
                             (["run", "elsewhere"], "at scale tiny; it has some at other"),
-                            (["all", "--estimate", "--tflops", "0"], "--tflops 0: must be above 0"),
-                            (["all", "--estimate", "--tflops", "nan"], "--tflops nan: must be above 0")):
+                            (["all", "--estimate", "--tflops", "0"], "--tflops: '0' is not a number from"),
+                            (["all", "--estimate", "--tflops", "nan"], "--tflops: 'nan' is not a number from")):
             self.assertIn(part, self.error_of(*self.command(*words)))
         self.assertIn(f"{self.folder}: Is a directory",
                       self.error_of(*self.command("list", "--results", self.folder), expect=1))

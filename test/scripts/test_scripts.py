@@ -8,7 +8,7 @@ import re
 import sys
 
 import ptxas_report
-from testing import ROOT, SCRIPTS, Case
+from testing import ROOT, SCRIPTS, Case, write_run
 
 
 class ScriptsTest(Case):
@@ -49,6 +49,23 @@ class ScriptsTest(Case):
         for script in (ROOT / "scripts").glob("*.py"):
             if script.read_text().startswith("#!"):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
+
+    def test_scripts_without_torch_say_so_in_one_line(self):
+        for module in ("torch", "transformers"):
+            (self.folder / f"{module}.py").write_text(f'raise ImportError("No module named {module}")')
+        for script in ("bench_torch.py", "teon_torch_example.py"):
+            self.assertRegex(self.error_of(sys.executable, SCRIPTS / script, "README.md", PYTHONPATH=self.folder,
+                                           expect=1), f"^{script}: error: .*pip install torch")
+
+    def test_watch_guesses_the_newest_run_of_a_folder(self):
+        for age, name in enumerate(("new", "old")):
+            log = write_run(self.folder / "runs" / "below" / name) / "metrics.jsonl"
+            os.utime(log, (1e9 - age, 1e9 - age))
+        done = self.run_script("watch.py", self.folder / "runs", "--once")
+        self.assertTrue(done.stdout.startswith(f"run    {self.folder}/runs/below/new\n"), done.stdout)
+        (self.folder / "empty").mkdir()
+        self.assertIn("empty/config.json: missing",
+                      self.run_script("watch.py", self.folder / "empty", "--once", expect=1).stderr)
 
     def test_a_demo_of_an_unknown_model_is_refused_in_one_line(self):
         self.assertIn("MODEL=bert: no such model; the models are gpt2 llama",

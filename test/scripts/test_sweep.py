@@ -1,6 +1,7 @@
 """scripts/sweep.py:  scripts/run_tests.py test/scripts/test_sweep.py"""
 
 import fcntl
+import json
 import math
 import os
 import pty
@@ -12,7 +13,7 @@ import time
 from unittest import mock
 
 import sweep
-from testing import SCRIPTS, Case, change_json, write_run
+from testing import SCRIPTS, Case, change_json, temporary_folder, write_run
 
 # Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it writes the log;
 # LOSS is the final loss.
@@ -168,12 +169,25 @@ class SweepTest(Case):
         self.assertIn("[2/2] lr=2 seed=1337: finished\n", output)
         self.assertEqual(self.starts(), ["lr_1-seed_1337", "lr_2-seed_1337"])
 
+    def test_auto_is_not_what_a_cell_was_given(self):
+        for begun, now, changed in (({"dtype": "float"}, {"dtype": "auto"}, True), ({}, {"dtype": "auto"}, False),
+                                    ({"dtype": "auto"}, {"dtype": "auto"}, False),
+                                    ({"dtype": "auto"}, {"dtype": "bf16"}, True),
+                                    ({"dtype": "float"}, {"dtype": "float"}, False)):
+            with self.subTest(begun=begun, now=now):
+                folder = temporary_folder(self.addCleanup) / "cell"
+                write_run(folder, dtype="float")
+                (folder.parent / "cell.json").write_text(json.dumps({"flags": begun, "program": "train_gpt2"}))
+                change = sweep.stale(str(folder), {"flags": now, "program": "train_gpt2"})
+                self.assertEqual("--dtype" in change, changed)
+
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
-                            ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "bf16"), ("a", "a")):
+                            ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "auto"),
+                            ("auto", None), ("a", "a")):
             self.assertTrue(sweep.is_value(text, value), (text, value))
         for text, value in (("0.02", 0.03), ("10", 20), ("on", False), ("off", True), ("q", ["q", "k"]), ("a", "b"),
-                            ("1", None)):
+                            ("auto", "bf16"), ("auto", "float"), ("1", None)):
             self.assertFalse(sweep.is_value(text, value), (text, value))
 
     # Takes some time to save, as an engine that writes a checkpoint, and then executes END.
@@ -245,7 +259,7 @@ open(os.path.join(flags["out"], "given"), "w").write(
         cores = len(os.sched_getaffinity(0))
         self.sweep("--grid", "lr=1,2,3", "--jobs", 3, FAKE=self.TOGETHER, JOBS="3")
         self.assertEqual(self.given(), [f"- {max(1, cores // 3)}"] * 3)
-        self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", 7, FAKE=self.TOGETHER, JOBS="2",
+        self.sweep("--grid", "lr=1,2,3,4", "--jobs", 2, "--seeds", "7,", FAKE=self.TOGETHER, JOBS="2",
                    CUDA_VISIBLE_DEVICES="5,3", OMP_NUM_THREADS="6")
         self.assertEqual({text for text in self.given() if "-" not in text}, {"3 6", "5 6"})
         result = self.sweep("--grid", "lr=1,2,3", "--jobs", 3, CUDA_VISIBLE_DEVICES="5,3", expect=2)
@@ -359,6 +373,26 @@ if options["lr"] > 7:
                                             "[[cells]]\noptimizer = 'teon'\nlr = 5\n")
         self.sweep("s.toml", command=False)
         self.assertEqual(self.starts(), ["lr_1-seed_3", "lr_2-seed_3", "optimizer_teon-lr_5-seed_3"])
+
+    def test_a_command_may_follow_without_two_dashes(self):
+        program = self.folder / "train_fake"
+        program.write_text(f"#!{sys.executable}\n{FAKE_TRAINER}")
+        program.chmod(0o755)
+        self.sweep("--grid", "lr=1,2", "--out", "train_of_today", program, "--data", "d", command=False)
+        config = json.loads((self.folder / "train_of_today" / "lr_2-seed_1337" / "config.json").read_text())
+        self.assertEqual((config["options"]["data"], config["options"]["lr"]), ("d", 2))
+
+    def test_a_number_of_seeds_is_not_taken_for_a_seed(self):
+        for text, hint in (("3", "write --seeds 1,2,3 for 3 seeds, or --seeds 3, for the seed 3"),
+                           ("5", "--seeds 1,2,3,... for 5 seeds")):
+            self.assertIn(hint, self.error_of(*self.command("--grid", "lr=1", "--seeds", text),
+                                              env=self.environment()))
+        self.sweep("--grid", "lr=1", "--seeds", "3,")
+        self.assertEqual(self.starts(), ["lr_1-seed_3"])
+
+    def test_the_baseline_is_passed_on(self):
+        done = self.sweep("--grid", "optimizer=muon,teon", "--grid", "lr=1", "--seeds", "1,2", "--baseline", "teon")
+        self.assertRegex(done.stdout, r"run  .*\nteon .*\nmuon ")
 
     def test_usage_errors(self):
         for arguments, words in ((["--grid", "lr"], "flag=value"),

@@ -1,0 +1,46 @@
+#include "data/text_encoder.h"
+
+#include "base/check.h"
+#include "files/json.h"
+#include "files/script.h"
+
+namespace teon {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr double kPatienceSeconds = 120;  // a library on a slow disk of a network takes a minute to load
+
+// Sends the request and returns the value of `key` in the answer.
+json answer_of(LineServer& server, const json& request, const char* key, const std::string& folder) {
+    const json answer = parse_json(server.ask(request.dump()), "the answer of scripts/encode_text.py",
+                                   {.bytes = int64_t{1} << 30, .values = 1 << 28});
+    CHECK_USAGE(!answer.contains("error"), "the tokenizer in {}: {}", folder,
+                JsonObject(answer, folder).get<std::string>("error", ""));
+    return JsonObject(answer, "the answer of scripts/encode_text.py").at<json>(key);
+}
+
+}  // namespace
+
+TextEncoder::TextEncoder(const std::string& folder)
+    : folder_(folder), server_(script_commands("encode_text.py", {folder}), kPatienceSeconds) {}
+
+std::vector<int> TextEncoder::encode(std::string_view text) {
+    CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");
+    std::vector<int> tokens;
+    for (const json& token : answer_of(server_, {{"text", text}}, "tokens", folder_))
+        tokens.push_back(json_value<int>(token, folder_ + ": token"));
+    return tokens;
+}
+
+std::string TextEncoder::tokens_bin() {
+    const auto digits = json_value<std::string>(answer_of(server_, {{"table", true}}, "tokens_bin", folder_), folder_);
+    const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+    std::string bytes;
+    for (size_t i = 0; i + 1 < digits.size(); i += 2)
+        bytes.push_back(static_cast<char>(value(digits[i]) << 4 | value(digits[i + 1])));
+    return bytes;
+}
+
+}  // namespace teon

@@ -1,0 +1,216 @@
+"""Figures of runs: shared styles, and the curves that compare.py draws."""
+
+import math
+import re
+import statistics
+import textwrap
+
+from run_folder import finite, short
+from startup import printable
+from written_files import target_of
+
+# The colour of an optimizer in all figures, and the colours of everything else.
+COLORS = {"adamw": "#7f7f7f", "muon": "#1f77b4", "teon": "#d62728"}
+OTHER_COLORS = ("#ff7f0e", "#2ca02c", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#bcbd22", "#393b79", "#637939",
+                "#e7ba52", "#843c39", "#e7969c", "#6b6ecf", "#a55194", "#8ca252", "#000000")
+
+
+def colors_of(names, known):
+    """Returns {name: colour}. Names in `known` have their own colour, which no other name gets."""
+    free = [c for c in OTHER_COLORS if c not in known.values()]
+    others = [name for name in names if name not in known]
+    return {name: known.get(name) or free[others.index(name) % len(free)] for name in names}
+
+
+def colors_of_groups(groups):
+    """Returns {label: colour}. The first group of an optimizer has the optimizer's colour."""
+    known = {}
+    for g in groups:
+        color = COLORS.get(g.runs[0].optimizer)
+        if color and color not in known.values():
+            known[g.label] = color
+    return colors_of([g.label for g in groups], known)
+
+
+def styles(colors):
+    """Returns line styles for curves in these colours. Later curves are drawn over earlier ones and are thinner and
+    broken, so that curves that coincide are all visible."""
+    dashes = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+    markers = "osD^vP*X"
+    widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
+    return [{"color": color, "linestyle": dashes[i % len(dashes)], "lw": width,
+             "marker": markers[i % len(markers)], "ms": width + 3.5, "markerfacecolor": "white"}
+            for i, (color, width) in enumerate(zip(colors, widths))]
+
+
+def marked(count, most=12):
+    """Returns the points of a curve that get markers: at most about `most`, including the last one."""
+    return sorted({*range(0, count, math.ceil(count / most) or 1), count - 1} - {-1})
+
+
+def mark_cut_off(axis):
+    """Draws a triangle at the upper edge for each point above it."""
+    top = axis.get_ylim()[1]
+    for line in list(axis.lines):
+        above = [x for x, y in zip(line.get_xdata(), line.get_ydata()) if y > top]
+        if above:
+            axis.plot(above, [top] * len(above), ls="", marker="^", ms=6, color=line.get_color(), clip_on=False)
+
+
+def prepare_axis(axis, title, xlabel, ylabel):
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.xaxis.set_major_formatter(lambda value, _: short(value))
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure, title, path, plt):
+    figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
+    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in figure.axes))]
+    texts = [figure._suptitle, *(text for axis in figure.axes for text in (axis.title, *axis.texts)),
+             *(text for legend in legends for text in (*legend.get_texts(), legend.get_title()))]
+    for text in texts:  # of runs and folders: a $ in a name does not begin a formula
+        text.set_text(re.sub(r"(?<!\\)\$", r"\\$", text.get_text()))
+    figure.tight_layout()
+    figure.savefig(target_of(path), dpi=130, bbox_inches="tight", format="png")
+    plt.close(figure)
+
+
+def title_of(groups):
+    runs = [run for g in groups for run in g.runs]
+    programs = " and ".join(sorted({run.config["program"] for run in runs}))
+    data = " and ".join(sorted({run.data_text() for run in runs} - {""}))
+    return printable(f"{programs}{data and ' on ' + data}")
+
+
+def mean_and_deviation(values):
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 and all(map(finite, values)) else 0.0
+
+
+def curve_of(group, name):
+    """Returns (x, mean, deviation) of a group's validation losses, at the evaluations that all its seeds have."""
+    steps = sorted(set.intersection(*({m["step"] for m in run.evals} for run in group.runs)))
+    times = [run.seconds_at() for run in group.runs]
+    losses = [{m["step"]: m["loss"] for m in run.evals} for run in group.runs]
+    tokens = {m["step"]: m["tokens"] for m in group.runs[0].evals}
+    x = {"steps": lambda s: s, "tokens": tokens.get, "seconds of training": lambda s: statistics.fmean(
+        t[s] for t in times)}[name]
+    mean, deviation = zip(*(mean_and_deviation([loss[s] for loss in losses]) for s in steps))
+    return list(map(x, steps)), mean, deviation
+
+
+def tokens_per_step(groups):
+    """Returns the tokens of a step if all evaluations of all groups agree on it, otherwise None."""
+    found = {m["tokens"] / m["step"] for g in groups for r in g.runs for m in r.evals}
+    return found.pop() if len(found) == 1 else None
+
+
+def add_token_axis(axis, per_step):
+    """Adds the tokens of the steps at the upper edge."""
+    top = axis.secondary_xaxis("top", functions=(lambda x: x * per_step, lambda x: x / per_step))
+    top.xaxis.set_major_formatter(lambda value, _: short(value))
+    top.set_xlabel("tokens", fontsize=9)
+    top.tick_params(labelsize=8)
+    axis.set_title("")
+
+
+def plot_losses(groups, path, plt, unit):
+    """Draws the validation loss of each group, mean and standard deviation over seeds, against steps, tokens and
+    time."""
+    per_step = tokens_per_step(groups)
+    panels = ["steps", "seconds of training"] if per_step else ["steps", "tokens", "seconds of training"]
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 5))
+    final = [statistics.fmean(g.values(lambda r: r.evals[-1]["loss"])) for g in groups]
+    low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
+    high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
+    colors = colors_of_groups(groups).values()
+    margin = 0.05 * (high - low) or 0.01
+    for axis, name in zip(axes, panels):
+        for g, loss, style in zip(groups, final, styles(colors)):
+            x, mean, deviation = curve_of(g, name)
+            axis.plot(x, mean, alpha=0.85, label=f"{g.label}: {loss:.4f}", markevery=marked(len(x)), **style)
+            if any(deviation):
+                axis.fill_between(x, [m - d for m, d in zip(mean, deviation)], [m + d for m, d in zip(mean, deviation)],
+                                  color=style["color"], alpha=0.2, lw=0)
+        axis.set_ylim(low - margin, high + margin)
+        mark_cut_off(axis)
+        prepare_axis(axis, "", name, f"validation loss, {unit}")
+        if name == "steps" and per_step:
+            add_token_axis(axis, per_step)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
+                  ncols=1 if max(len(g.label) for g in groups) > 40 else 3, handlelength=5,
+                  title="mean over seeds; band: standard deviation; triangles: points above the figure")
+    save_figure(figure, f"Validation loss of {title_of(groups)}", path, plt)
+
+
+# Values above the best one, on a scale on which a difference of the smallest and one of the largest can both be read.
+EXCESS_TICKS = (0, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+def draw_rates(axis, curves, title, ylabel):
+    """Draws curves, (label, {rate: [values over seeds]}, style), whose values say by how much they exceed the best of
+    all (per cent). The lowest point of each curve is filled."""
+    ticks = set()
+    for label, points, style in curves:
+        rates = sorted(points)
+        mean, deviation = zip(*(mean_and_deviation(points[rate]) for rate in rates))
+        (line,) = axis.plot(rates, mean, label=label, **style)
+        if any(deviation):
+            axis.errorbar(rates, mean, yerr=deviation, fmt="none", ecolor=line.get_color(), elinewidth=1, capsize=2)
+        best = min(range(len(rates)), key=mean.__getitem__)
+        axis.plot(rates[best], mean[best], marker=style.get("marker", "o"), ms=style.get("ms", 5) + 3, ls="",
+                  color=line.get_color(), zorder=4)
+        ticks.update(rates)
+    highest = max(y for line in axis.lines for y in line.get_ydata())
+    axis.set_yscale("symlog", linthresh=1, linscale=1)
+    axis.set_yticks(shown := [t for t in EXCESS_TICKS if t <= 1.3 * highest] or [0], [f"{t:g}%" for t in shown])
+    axis.set_yticks([], minor=True)
+    axis.set_ylim(-0.15, max(1, 1.3 * highest))
+    axis.set_xscale("log")
+    prepare_axis(axis, title, "learning rate", ylabel)
+    axis.set_xticks(sorted(ticks), [f"{x:g}" for x in sorted(ticks)], rotation=45, fontsize=8)
+    axis.set_xticks([], minor=True)
+
+
+def plot_rates(methods, path, plt, bits):
+    """Draws each method's final loss against its learning rate, relative to the best of all, in per cent."""
+    losses = {id(m): {rate: group.values(lambda r: r.evals[-1]["loss"]) for rate, group in m.groups.items()}
+              for m in methods}
+    best = min(statistics.fmean(values) for points in losses.values() for values in points.values())
+    excess = (lambda loss: 100 * (loss / best - 1)) if bits else (lambda loss: 100 * math.expm1(min(loss - best, 500)))
+    colors = colors_of_groups([m.best for m in methods]).values()
+    curves = [(f"{m.label}: best at {m.best_rate:g}" + ("" if m.inside else ", an end of its rates"),
+               {rate: list(map(excess, values)) for rate, values in losses[id(m)].items()}, style)
+              for m, style in zip(methods, styles(colors))]
+    figure, axis = plt.subplots(figsize=(8, 5))
+    draw_rates(axis, curves, "", "bits per byte above the best" if bits else "perplexity above the best")
+    figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9, ncols=2, handlelength=5,
+                  title="mean over seeds; bars: standard deviation; filled: best rate")
+    save_figure(figure, f"Learning rates of {title_of([m.best for m in methods])}", path, plt)
+
+
+def plot_alignment(groups, path, plt):
+    groups = [g for g in groups if any(run.diagnoses for run in g.runs)]
+    if not groups:
+        return False
+    measures = (("left", "left singular vectors", "|<u, u'>|"), ("right", "right singular vectors", "|<v, v'>|"),
+                ("norm_ratio", "possible gain of stacking", "nuclear norms: slices / unfolding"))
+    figure, axes = plt.subplots(len(groups), 3, figsize=(15, 3.6 * len(groups)), squeeze=False)
+    for row, g in zip(axes, groups):
+        roles = list(dict.fromkeys(d["role"] for r in g.runs for d in r.diagnoses))
+        for axis, (key, title, ylabel) in zip(row, measures):
+            for role, style in zip(roles, styles(colors_of(roles, {}).values())):
+                by_step = {}
+                for d in (d for r in g.runs for d in r.diagnoses if d["role"] == role and finite(d[key])):
+                    by_step.setdefault(d["step"], []).append(d[key])
+                axis.plot(sorted(by_step), [statistics.mean(by_step[s]) for s in sorted(by_step)], label=role,
+                          markevery=marked(len(by_step)), **style)
+            if key != "norm_ratio":
+                axis.set_ylim(0, 1)
+            prepare_axis(axis, f"{g.label}\n{title}", "steps", ylabel)
+        row[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=5, title="role")
+    save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path, plt)
+    return True

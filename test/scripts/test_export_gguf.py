@@ -1,0 +1,91 @@
+"""Checkpoints for llama.cpp:  scripts/run_tests.py test/scripts/test_export_gguf.py
+
+The hashes are llama.cpp's own (get_vocab_base_pre() of its converter).
+"""
+
+import json
+import shutil
+
+import testing
+from testing import ROOT, RunCase, needs, read_json
+
+BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
+GPT2_HASH = "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"
+
+
+@needs("tokenizers")
+class ExportTest(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 1, "--channels": 16, "--heads": 2, "--seq-len": 16, "--batch-tokens": 64,
+             "--micro-batch": 2, "--eval-tokens": 64, "--dtype": "float"}
+    STEPS = 1
+
+    def trained_on(self, source, **how):
+        """Returns a checkpoint of a model whose data have this tokenizer."""
+        from teon_data import tokenizer
+
+        data = self.folder / "data"
+        data.mkdir()
+        made = tokenizer.create(str(data / "tokenizer"), source, how.get("bpe"), None, how.get("texts"))
+        testing.write_shards(data, testing.learnable(2000), testing.learnable(200))
+        (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
+        self.train("run", data=data)
+        return self.checkpoint("run", 1), made
+
+    def export(self, checkpoint, **how):
+        return self.run_script("export_gguf.py", checkpoint, "--out", self.folder / "out", **how)
+
+    @needs("tiktoken", data=[BPE])
+    def test_gpt2s_tokenizer_has_llama_cpps_hash(self):
+        import export_gguf
+
+        checkpoint, made = self.trained_on("gpt2", bpe=str(BPE))
+        result = self.export(checkpoint)
+        self.assertEqual(result.stdout, f"llama.cpp knows this tokenizer as gpt-2 ({GPT2_HASH})\n")
+        out = self.folder / "out"
+        self.assertEqual(export_gguf.check_hash(out / "tokenizer.json"), GPT2_HASH)
+        self.assertNotEqual(export_gguf.check_hash(checkpoint / "tokenizer.json"), GPT2_HASH)  # has the template
+        settings = read_json(out / "tokenizer_config.json")
+        self.assertEqual((settings["add_bos_token"], settings["add_eos_token"]), (True, False))
+        generation = read_json(out / "generation_config.json")
+        self.assertEqual((generation["bos_token_id"], generation["eos_token_id"]), (made["delimiter"],) * 2)
+        for name in ("config.json", "model.safetensors"):
+            self.assertEqual((out / name).read_bytes(), (checkpoint / name).read_bytes())
+
+    def test_a_tokenizer_of_ones_own_gets_the_line_to_add(self):
+        import export_gguf
+
+        checkpoint, _ = self.trained_on("train:300", texts=[(ROOT / "Makefile").read_text()])
+        result = self.export(checkpoint)
+        digest = export_gguf.check_hash(self.folder / "out" / "tokenizer.json")
+        self.assertIn(f'if chkhsh == "{digest}": res = "NAME"', result.stdout)
+        self.assertIn('"gpt-2" for one that prepare.py trained', result.stdout)
+
+    @needs("sentencepiece")
+    def test_sentencepiece_is_a_bpe_or_refused(self):
+        import sentencepiece
+
+        corpus = self.folder / "corpus.txt"
+        corpus.write_text("".join((ROOT / name).read_text() for name in ("Makefile", "README.md")))
+        for kind, size in (("bpe", 300), ("unigram", 300), ("char", 80)):
+            with self.subTest(kind):
+                sentencepiece.SentencePieceTrainer.train(
+                    input=str(corpus), model_prefix=str(self.folder / kind), vocab_size=size, model_type=kind,
+                    hard_vocab_limit=False, minloglevel=2)
+                for name in ("data", "run", "out"):
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+                checkpoint, _ = self.trained_on(str(self.folder / f"{kind}.model"))
+                result = self.export(checkpoint, expect=0 if kind == "bpe" else 1)
+                if kind == "bpe":
+                    self.assertEqual(result.stdout,
+                                     "llama.cpp reads tokenizer.model, a SentencePiece BPE, without a hash\n")
+                    self.assertTrue(read_json(self.folder / "out" / "tokenizer_config.json")["add_bos_token"])
+                else:
+                    self.assertIn(f"of the kind {kind}", result.stderr)
+                    self.assertFalse((self.folder / "out").exists())
+
+    def test_wrong_usage_is_one_line(self):
+        error = self.export(self.folder, expect=2).stderr
+        self.assertIn("no config.json; give a checkpoint", error)
+        (self.folder / "config.json").write_text("{}")
+        (self.folder / "out").mkdir()
+        self.assertIn("already exists", self.export(self.folder, expect=2).stderr)

@@ -1,0 +1,169 @@
+"""Odd inputs, options and signals of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_odd.py"""
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+import types
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from preparing import PrepareCase, run, some_texts, write_lines
+from teon_data import files, sources
+from testing import SCRIPTS, needs
+
+MOST = 1 << 22  # ids of the engine's reader
+
+
+class OddTest(PrepareCase):
+    def write_text(self, name="a.txt", size=100):
+        self.path(name).write_bytes((b"abc d\n" * size)[:size])
+        return self.path(name)
+
+    def test_a_name_that_is_not_utf8_is_refused_before_work(self):
+        """The engine refuses a manifest with such a name."""
+        good = self.write_text()
+        folder = self.path("texts")
+        folder.mkdir()
+        odd = os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")
+        with open(odd, "w", encoding="utf-8") as file:
+            file.write("abc\n")
+        for source in (odd, folder, f"{folder}/*.txt"):
+            self.assertIn("is not UTF-8", self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("out")))
+        out = os.fsdecode(os.fsencode(self.path("out")) + b"\xe9")
+        self.assertIn("is not UTF-8", self.fails(2, good, "--tokenizer", "bytes", "--out", out))
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["a.txt", "texts"])
+
+    def test_units_and_shards_that_would_take_days_are_refused_with_the_least_useful_number(self):
+        source = self.write_text(size=1 << 20)
+        for flag, least in (("--unit-bytes", 11), ("--shard-tokens", 27)):
+            error = self.fails(2, source, "--tokenizer", "bytes", "--out", self.path("out"), flag, 1)
+            self.assertIn(f"use at least {least},", error)
+            self.assertFalse((self.path("out") / "manifest.json").exists())
+        self.prepare(self.write_text("small.txt"), "--tokenizer", "bytes", "--out", self.path("small"), "--workers", 1,
+                     "--unit-bytes", 1, "--shard-tokens", 9)
+
+    def tokenizer_file(self, name, ids):
+        vocabulary = dict(zip(("a", "<s>", "b", "c"), ids))
+        self.path(name).write_text(json.dumps({
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+            "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}}))
+        return self.path(name)
+
+    def refuse_ids(self, ids, seed=0):
+        """Prepares with a tokenizer of these ids, which must be refused exactly if the engine does not read one."""
+        source, name = self.write_text("ids.txt"), self.tokenizer_file(f"{seed}.json", ids)
+        out = self.path(f"ids-{seed}")
+        status, _, errors = run(source, "--tokenizer", name, "--out", out, "--workers", 1)
+        if max(ids) >= MOST:
+            self.assertEqual((status, errors.count("\n")), (2, 1), errors)
+            self.assertIn(f"its largest id is {max(ids)}; the training programs read ids below {MOST}", errors)
+            self.assertFalse((out / "tokenizer").exists())
+        else:
+            self.assertEqual(status, 0, errors)
+
+    @needs("tokenizers")
+    def test_ids_that_the_engine_does_not_read_are_refused_by_name(self):
+        for seed, top in enumerate((100, MOST, MOST + 1, 2**31 - 1, 2**32 - 1)):
+            with self.subTest(top):
+                self.refuse_ids((0, 1, 2, top), seed)
+        for size in (MOST + 1, 1 << 24, "٣٣٣", "7" * 5000):
+            self.assertIn(f"257 to {MOST} ids", self.fails(2, self.path("ids.txt"), "--out", self.path("t"),
+                                                           "--tokenizer", f"train:{size}"))
+
+    @needs("tokenizers")
+    def test_odd_delimiters_and_configurations_of_a_tokenizer(self):
+        source, name = self.write_text("t.txt"), self.tokenizer_file("tokenizer.json", (0, 1, 2, 3))
+        for delimiter in ("7" * 5000, "٣", "¹", "-1", "4"):
+            with self.subTest(delimiter[:5]):
+                error = self.fails(2, source, "--tokenizer", name, "--out", self.path("d"), "--delimiter", delimiter)
+                self.assertIn("has no such token", error)
+                self.assertLess(len(error), 1000)
+        odd_tokens = ([], ["<s>"], {}, {"content": None}, {"content": ["<s>"]}, {"content": 5}, 3, None, True)
+        for i, odd in enumerate(odd_tokens):
+            with self.subTest(odd):
+                self.path("tokenizer_config.json").write_text(json.dumps({"bos_token": odd, "eos_token": "b"}))
+                self.prepare(source, "--tokenizer", name, "--out", self.path(f"c{i}"), "--workers", 1)
+                self.assertEqual(self.manifest(f"c{i}")["delimiter"], 2)
+                self.path("tokenizer_config.json").write_text(json.dumps({"bos_token": odd, "eos_token": odd}))
+                self.prepare(source, "--tokenizer", name, "--out", self.path(f"e{i}"), "--workers", 1)
+                self.assertEqual(self.manifest(f"e{i}")["delimiter"], 1)
+
+    def test_two_columns_of_one_name_are_refused(self):
+        table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], ["text", "text", "other"])
+        pq.write_table(table, self.path("two.parquet"))
+        self.assertIn("has 2 columns 'text', expected one",
+                      self.fails(1, self.path("two.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
+        self.prepare(self.path("two.parquet"), "--tokenizer", "bytes", "--out", self.path("other"), "--text-field",
+                     "other")
+        self.assertIn("columns of text: text, text, other",
+                      self.fails(1, self.path("two.parquet"), "--tokenizer", "bytes", "--out", self.path("o"),
+                                 "--text-field", "none"))
+
+    def test_odd_listings_of_the_hub(self):
+        for path, size in ((5, 1), (None, 1), (["a.parquet"], 1), ("a.parquet", None), ("a.parquet", "1"),
+                           ("a.parquet", -1)):
+            entry = types.SimpleNamespace(path=path, size=size)
+            api = types.SimpleNamespace(repo_info=lambda *_, **__: types.SimpleNamespace(sha="1"),
+                                        list_repo_tree=lambda *_, **__: [entry])
+            before, sources.hub_client = sources.hub_client, lambda _: types.SimpleNamespace(HfApi=lambda: api)
+            try:
+                with self.subTest(path=path, size=size), self.assertRaisesRegex(files.Failure, "cannot list the"):
+                    sources.HubSource(sources.hub_data("fineweb"))
+            finally:
+                sources.hub_client = before
+
+    def test_a_name_too_long_for_a_shard_is_refused_before_work(self):
+        error = self.fails(2, self.write_text(), "--tokenizer", "bytes", "--out", self.path("out"), "--name", "n" * 245)
+        self.assertIn("has 245 characters; at most 200", error)
+        self.assertFalse(self.path("out").exists())
+
+    def test_counts_of_other_scripts_digits_are_refused(self):
+        for text in ("٣", "1e٣", "7" * 5000):
+            self.assertRaises(ValueError, files.quantity, text)
+
+    def test_a_device_in_place_of_the_manifest_stays(self):
+        out = self.path("out")
+        out.mkdir()
+        (out / "manifest.json.staged").symlink_to("/dev/null")
+        os.mkfifo(out / "text_train_000001.bin")
+        error = self.fails(2, self.write_text("text.txt"), "--tokenizer", "bytes", "--out", out)
+        self.assertIn("contains .bin files of another tool", error)
+        os.remove(out / "text_train_000001.bin")
+        (out / "manifest.json").symlink_to("/dev/null")
+        status, _, errors = run(self.path("text.txt"), "--tokenizer", "bytes", "--out", out)
+        self.assertEqual((status, errors.count("\n")), (1, 1), errors)
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
+
+    def stop_while_workers_start(self, number, delay):
+        """Sends the signal `delay` seconds after the output folder appears; prepare must end by it."""
+        out = self.path(f"stopped-{number}-{delay:.6f}")
+        process = subprocess.Popen([sys.executable, SCRIPTS / "prepare.py", self.path("many.jsonl"), "--tokenizer",
+                                    "bytes", "--out", out, "--workers", "12", "--unit-bytes", "2000"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+        deadline = time.monotonic() + 60
+        while not out.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(delay)
+        process.send_signal(number)
+        errors = process.communicate(timeout=120)[1]
+        self.assertNotIn("Traceback", errors)
+        self.assertEqual(process.returncode, 130 if number == signal.SIGINT else 143, errors)
+        self.assertFalse((out / "manifest.json").exists())
+
+    def write_many(self):
+        write_lines(self.path("many.jsonl"), [json.dumps({"text": text}).encode() for text in some_texts(20000)])
+
+    def test_no_signal_is_lost_while_workers_start(self):
+        self.write_many()
+        dice = random.Random(5)
+        for i in range(12):
+            number = (signal.SIGINT, signal.SIGTERM)[i % 2]
+            with self.subTest(number, i=i):
+                self.stop_while_workers_start(number, dice.uniform(0, 0.12))
