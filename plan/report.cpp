@@ -86,7 +86,11 @@ std::string plan_report(const RunPlan& p) {
         if (row.name == "logits chunk")
             line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),
                                      bytes_text(static_cast<double>(row.bytes))));
-    if (ranks > 1) line("sharding", fmt::format("{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)"));
+    if (ranks > 1)
+        line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)",
+                                     p.sharding >= Sharding::gradients && p.micro_steps > 1
+                                         ? ", adds micro-batches after ranks: other last bits than none and optimizer"
+                                         : ""));
     out += ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
     for (const auto& [name, bytes] : p.memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from testing import (
     BUILD,
@@ -311,6 +312,12 @@ class Sharding(Ranks):
     def test_more_ranks_than_parameters_to_own(self):
         self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
                                  steps=3)
+
+    def test_matrices_in_batches_of_other_sizes(self):
+        """With AVX2 oneDNN's sums depend on the size of a tile from a width of 128 on."""
+        flags = ["--optimizer", "muon", "--channels", 128, "--heads", 4, "--batch-tokens", 64, "--dtype", "float"]
+        with unittest.mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
+            self.assert_all_the_same(2, flags, steps=3)
 
     def test_one_rank_does_not_shard(self):
         self.assert_all_the_same(1, ["--optimizer", "teon"], steps=3)
