@@ -361,7 +361,7 @@ class PreparedTest(Case):
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
         self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
         for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
-                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "files"))):
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "token_table", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)
         (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")
