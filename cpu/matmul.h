@@ -44,11 +44,4 @@ void matmul(const Matmul& m);
 // not transposed; B has type `b` and is transposed; there is no batch. Ignores m.in and m.alpha_varies.
 void matmul_fp8(Matmul m, DType a, DType b, float scale);
 
-// Returns whether this CPU has instructions that multiply bf16 and accumulate in float, and oneDNN uses them (which
-// ONEDNN_MAX_CPU_ISA may prevent). Without them matmul widens 16-bit operands and multiplies floats.
-bool multiplies_bf16();
-
-// Returns the library, its version and the instruction set that it uses: "oneDNN 2.6.3 with AVX512_BF16".
-std::string matmul_library();
-
 }  // namespace teon::cpu

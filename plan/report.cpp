@@ -102,15 +102,19 @@ std::string plan_report(const RunPlan& p) {
     line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
     line("seed", fmt::format("{}", o.seed));
     line("checkpoints",
-         fmt::format("at the end{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+         fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
                      o.checkpoint_minutes > 0
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
-                         : ""));
+                         : "",
+                     o.keep_best ? ", of the lowest validation loss" : ""));
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
     if (o.matmul_dtype != MatmulDType::same)
         line("products",
              fmt::format("of blocks in FP8: e4m3, gradients {}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3"));
-    line("attention", std::string(name_of(p.run.attention)));
+    line("attention", fmt::format("{}{}", name_of(p.run.attention),
+                                  c.dropout > 0 && p.is_gpu ? ", slower than flash, which has no dropout" : ""));
+    if (c.dropout > 0)
+        line("dropout", fmt::format("{:g} of embedding, attention probabilities and branches", c.dropout));
     if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));
     if (o.offload.activations)
@@ -124,7 +128,11 @@ std::string plan_report(const RunPlan& p) {
         if (row.name == "logits chunk")
             line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),
                                      bytes_text(static_cast<double>(row.bytes))));
-    if (ranks > 1) line("sharding", fmt::format("{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)"));
+    if (ranks > 1)
+        line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)",
+                                     p.sharding >= Sharding::gradients && p.micro_steps > 1
+                                         ? ", adds micro-batches after ranks: other last bits than none and optimizer"
+                                         : ""));
     out += ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
     for (const auto& [name, bytes] : p.memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));

@@ -5,7 +5,7 @@
 #if defined(TEON_CUDA)
 #include <cublasLt.h>
 #else
-#include "cpu/matmul.h"
+#include "cpu/instructions.h"
 #endif
 
 namespace teon {

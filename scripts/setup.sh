@@ -21,7 +21,7 @@ headers=("nlohmann-json3-dev <nlohmann/json.hpp>" "libxxhash-dev <xxhash.h>"
 # Libraries of a CPU build: package, flags, and a program that uses the needed functions. Checking for the header is not
 # enough, because several packages have headers of the same name.
 features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>
-    static_assert(DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR >= 206);
+    static_assert(DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR >= 202);
     static_assert(DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ);
     int main() { return dnnl_version()->major == 0; }"
     "liblapacke-dev|-llapacke|#include <lapacke.h>

@@ -37,6 +37,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import compare
+import compared_groups
+import compared_runs
 import processes
 from arguments import Parser, whole
 from live import Live, duration, progress_bar
@@ -141,10 +143,10 @@ def loss_of(folder):
     except BadRun:
         return None  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        return compare.checked(folder, *opened).evals[-1]["val_loss"]
+        return compared_runs.checked(folder, *opened).evals[-1]["val_loss"]
     except Unfinished:
         return None
-    except compare.Diverged:
+    except compared_runs.Diverged:
         return math.inf
     except BadRun as fault:
         raise Fault(str(fault)) from None
@@ -253,7 +255,7 @@ def is_value(text, value):
         suffix, binary = number.groups()[-2:]
         power = " kmg".find(suffix.replace("b", "g") or " ")
         return math.isclose(float(number[1]) * (1024 if binary else 1000) ** power, value, rel_tol=1e-6)
-    return text == compare.text_of(value) or text == "auto" and value is None
+    return text == compared_groups.text_of(value) or text == "auto" and value is None
 
 
 def stale(folder, now):
@@ -267,13 +269,13 @@ def stale(folder, now):
     except BadRun:
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]
-    unrelated = compare.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
+    unrelated = compared_runs.IGNORED - {"data", "val-data", "seed", "steps", "tokens", "epochs"}
 
     def is_unchanged(flag, text):
         # "auto" is the default of each flag that has it; config.json may have what it chose.
         return begun.get(flag, "auto" if text == "auto" else None) == text or is_value(text, options[flag])
 
-    changes = [f"--{k} {begun.get(k) or compare.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
+    changes = [f"--{k} {begun.get(k) or compared_groups.text_of(options[k])}, now {v or 'on'}" for k, v in flags.items()
                if k in options and k not in unrelated and not is_unchanged(k, v)]
     changes += [f"--{k} {v}, now without" for k, v in begun.items() if k not in flags and k not in unrelated]
     if "config" in flags and record.get("config", now["config"]) != now["config"]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-import compare
+import compared_runs
 import sweep
 from run_folder import BadRun, finite, open_run
 from written_files import replacing
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def perplexity(self):
-        return compare.perplexity(self.loss)
+        return compared_runs.perplexity(self.loss)
 
 
 def mean_loss(steps):
@@ -74,7 +74,7 @@ def mean_loss(steps):
 def result_of(name, config, metrics, engine_name, options, diverged):
     """Returns the Result of a run that has finished or diverged."""
     steps = metrics.of_kind("step")
-    count, changed = len(steps), compare.validation_changed_after(config)
+    count, changed = len(steps), compared_runs.validation_changed_after(config)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
     measured = collections.defaultdict(list)
     for d in metrics.of_kind("diagnose"):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from testing import (
     BUILD,
@@ -162,6 +163,17 @@ class SameResult(Ranks):
         self.train(1, "1", "--dtype", "bf16", "--optimizer", "teon", steps=20)
         self.train(2, "2", "--dtype", "bf16", "--optimizer", "teon", steps=20)
         self.assert_close(self.losses("2"), self.losses("1"), 1 / 256)
+
+    def test_dropout(self):
+        self.same_on((2, 3), "--dropout", 0.2, steps=8 if MODELLED else 20)
+
+    def test_patience_ends_all_ranks_after_the_same_step(self):
+        result = self.train(2, "run", "--patience", 2, "--eval-every", 2, "--lr", 0, "--keep-best", steps=40)
+        self.assertIn("of step 2 after step 6;", result.stdout)
+        self.assertEqual(os.readlink(self.folder / "run" / "best"), "step_00000002")
+        self.assertEqual(self.checkpoints("run"), ["step_00000002", "step_00000006"])
+        result = self.train(2, "run", "--resume", steps=40)
+        self.assertIn("of step 2 after step 6;", result.stdout)
 
     def test_more_ranks_than_stacks(self):
         flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
@@ -311,6 +323,12 @@ class Sharding(Ranks):
     def test_more_ranks_than_parameters_to_own(self):
         self.assert_all_the_same(8, ["--optimizer", "muon", "--layers", 1, "--micro-batch", 1, "--batch-tokens", 128],
                                  steps=3)
+
+    def test_matrices_in_batches_of_other_sizes(self):
+        """With AVX2 oneDNN's sums depend on the size of a tile from a width of 128 on."""
+        flags = ["--optimizer", "muon", "--channels", 128, "--heads", 4, "--batch-tokens", 64, "--dtype", "float"]
+        with unittest.mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
+            self.assert_all_the_same(2, flags, steps=3)
 
     def test_one_rank_does_not_shard(self):
         self.assert_all_the_same(1, ["--optimizer", "teon"], steps=3)

@@ -8,6 +8,8 @@ import shutil
 from unittest import mock
 
 import compare
+import compared_groups
+import compared_runs
 import pictures
 import significance
 from testing import (
@@ -87,12 +89,12 @@ class CompareTest(Case):
         self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
 
     def test_steps_tokens_and_time_to_a_target(self):
-        run = compare.read_run(write_run(self.folder / "a"))
-        step, tokens, seconds = compare.reach(run, 2.75)
+        run = compared_runs.read_run(write_run(self.folder / "a"))
+        step, tokens, seconds = compared_groups.reach(run, 2.75)
         self.assertAlmostEqual(step, 12.5)
         self.assertAlmostEqual(tokens, 1250)
         self.assertAlmostEqual(seconds, 0.125)
-        self.assertIsNone(compare.reach(run, 1.0))
+        self.assertIsNone(compared_groups.reach(run, 1.0))
 
     def rows(self, *arguments, status=0):
         """Returns (cells of the header, cells of the rows, notes, standard error)."""
@@ -282,11 +284,11 @@ class CompareTest(Case):
             config = read_json(path)
             config["experiment"] |= dict.fromkeys(("options", "model", "data"))
             path.write_text(json.dumps(config | dict.fromkeys(keys)))
-            self.assertEqual(compare.label_of(compare.read_run(path.parent), []), "adamw")
+            self.assertEqual(compared_groups.label_of(compared_runs.read_run(path.parent), []), "adamw")
 
     def test_changes_in_a_resumed_run_are_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
-        run = compare.read_run(write_new_run(self.folder / "a", changes=[change]))
+        run = compared_runs.read_run(write_new_run(self.folder / "a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
         self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
 
@@ -409,7 +411,7 @@ class CompareTest(Case):
 
     def test_numbers_of_diverged_runs(self):
         self.assertEqual(compare.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
-        self.assertEqual(compare.mean_spread([compare.perplexity(3e38)], 3), "over 1e304")
+        self.assertEqual(compare.mean_spread([compared_runs.perplexity(3e38)], 3), "over 1e304")
         self.assertEqual(compare.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
 
     def test_wrong_calls_are_named(self):
@@ -455,12 +457,12 @@ class CompareTest(Case):
     @needs("matplotlib")
     def test_a_curve_is_the_mean_over_seeds_with_a_band(self):
         self.write_sweep(seeds=(1, 3))
-        groups = compare.group_runs(compare.read_runs([str(self.folder / "s")])[0])
+        groups = compared_groups.group_runs(compared_runs.read_runs([str(self.folder / "s")])[0])
         figures = []
         with mock.patch("pictures.save_figure", lambda figure, *_: figures.append(figure)):
             plt = compare.pyplot()
             pictures.plot_losses(groups, "", plt, "nats")
-            pictures.plot_rates(compare.methods_of(groups), "", plt, False)
+            pictures.plot_rates(compared_groups.methods_of(groups), "", plt, False)
         steps, seconds = figures[0].axes  # tokens are the upper scale of the first
         self.assertEqual(len([line for line in steps.lines if line.get_label()[0] != "_"]), 6)
         line = next(line for line in steps.lines if line.get_label().startswith("muon lr=0.02: "))
@@ -501,7 +503,7 @@ class EngineTest(Case):
         bytes_run = self.train("bytes", [], text)
         words_run = self.train("words", [b" the", b"other ", b"side"], text)
         other_run = self.train("changed", [b" the", b"other ", b"side"], b"x" + text[1:])
-        runs, faults = compare.read_runs([bytes_run, words_run, other_run])
+        runs, faults = compared_runs.read_runs([bytes_run, words_run, other_run])
         self.assertEqual([run.folder for run in runs], [bytes_run, words_run])
         self.assertEqual([str(fault) for fault in faults], [
             f"{other_run}: has another tokenizer than {bytes_run}, and it was validated on other text than "

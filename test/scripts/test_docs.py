@@ -43,6 +43,7 @@ NOT_RUN = {  # the beginning of a command: why
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs a network or the server",
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
+    "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
     "pip install ./scripts": "test_teon_torch.py does it",
     "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
