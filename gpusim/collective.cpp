@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "gpusim/float16.h"
 #include "gpusim/lanes.h"
 
 namespace teon::gpusim {
@@ -80,6 +81,15 @@ Register load(const float* from) {
     return r;
 }
 
+// Sets element l of `to` to element indices[l] of `from`, whose 32 elements are numbered from low to high.
+void select(Floats& to, const Register& from, const Words& indices) {
+#ifdef __clang__  // has no __builtin_shuffle
+    for (int l = 0; l < 16; ++l) to[l] = (indices[l] < 16 ? from.low : from.high)[indices[l] % 16];
+#else
+    to = __builtin_shuffle(from.low, from.high, indices);
+#endif
+}
+
 // widen() converts the lower (part 0) or upper (part 1) 16 bits of each lane to floats.
 struct Bf16 {
     static Register widen(const uint32_t* x, int part) {
@@ -92,7 +102,7 @@ struct F16 {
     static Register widen(const uint32_t* x, int part) {
         float wide[32];
         for (int l = 0; l < 32; ++l)
-            wide[l] = static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
+            wide[l] = static_cast<float>(std::bit_cast<Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
         return load(wide);
     }
 };
@@ -116,11 +126,13 @@ void mma(Warp& w, const Instruction& i) {
         }
         for (int k = 0; k < 8; ++k) {
             const int holder = k / 2, odd = k % 2;
-            const Floats b[2] = {__builtin_shuffle(B[odd].low, B[odd].high, kColumns + holder),
-                                 __builtin_shuffle(B[odd].low, B[odd].high, kColumns + holder + 4)};
+            Floats b[2];
+            for (int column = 0; column < 2; ++column) select(b[column], B[odd], kColumns + holder + 4 * column);
             for (int half = 0; half < 2; ++half) {
-                const Floats low = __builtin_shuffle(A[half][odd].low, kQuad + holder),
-                             high = __builtin_shuffle(A[half][odd].high, kQuad + holder);
+                Floats low;
+                Floats high;
+                select(low, A[half][odd], kQuad + holder);
+                select(high, A[half][odd], kQuad + holder + 16);
                 for (int column = 0; column < 2; ++column) {
                     D[2 * half + column].low += low * b[column];
                     D[2 * half + column].high += high * b[column];

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/dtype.h"
+#include "gpusim/float16.h"
 #include "gpusim/lanes.h"
 
 namespace teon::gpusim {
@@ -26,13 +27,13 @@ template <bool Nearest>
 uint32_t to_bf16x2(float upper, float lower) {
     return uint32_t{to_bf16<Nearest>(upper)} << 16 | to_bf16<Nearest>(lower);
 }
-uint16_t to_f16(float x) { return x != x ? uint16_t{0x7fff} : std::bit_cast<uint16_t>(static_cast<_Float16>(x)); }
+uint16_t to_f16(float x) { return x != x ? uint16_t{0x7fff} : std::bit_cast<uint16_t>(static_cast<Float16>(x)); }
 template <typename F>
 uint16_t to_fp8x2(float upper, float lower) {
     return static_cast<uint16_t>(F(upper).bits << 8 | F(lower).bits);
 }
 float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-float from_f16(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); }
+float from_f16(uint16_t x) { return static_cast<float>(std::bit_cast<Float16>(x)); }
 
 // Out of range, the nearest integer. NaN becomes 0, or the bits of 2^63 in 64-bit integers ("cvt", "Integer Notes", and
 // constant folding by nvcc).

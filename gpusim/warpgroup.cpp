@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "gpusim/float16.h"
 #include "gpusim/opcodes.h"
 
 namespace teon::gpusim {
@@ -19,7 +20,7 @@ namespace {
 constexpr int kRows = 16, kK = 16;  // rows of D per warp; K of a product
 
 float widen(uint16_t bits, bool f16) {
-    return f16 ? static_cast<float>(std::bit_cast<_Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
+    return f16 ? static_cast<float>(std::bit_cast<Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
 // "Matrix Descriptor": the layout of an operand with 16-bit elements in shared memory. Only swizzled layouts are

@@ -54,16 +54,16 @@ TEST_CASE("files/file: a path that is not a regular file is refused by name, and
                                                               {"/dev/zero", "/dev/zero: is not a regular file"},
                                                               {folder / "none", "none: cannot be opened: No such file"},
                                                               {folder / "dangling", "dangling: cannot be opened"}};
-    for (const auto& [path, says] : unreadable)
-        REQUIRE_THAT(error_of([&] { read_text(path, 100); }), ContainsSubstring(says));
+    for (const auto& row : unreadable)
+        REQUIRE_THAT(error_of([&] { read_text(row.first, 100); }), ContainsSubstring(row.second));
     const std::pair<std::string, const char*> unwritable[] = {
         {pipe, "pipe: cannot be opened"},
         {folder.path(), "cannot be opened"},
         {"/dev/null", "/dev/null: is not a regular file"},
         {link, "link: cannot be opened for writing: it is a symbolic link"},
         {folder / "no/folder", "cannot be opened"}};
-    for (const auto& [path, says] : unwritable)
-        REQUIRE_THAT(error_of([&] { open_for_append(path); }), ContainsSubstring(says));
+    for (const auto& row : unwritable)
+        REQUIRE_THAT(error_of([&] { open_for_append(row.first); }), ContainsSubstring(row.second));
     // With a reader at its other end the pipe can be opened, but is still refused.
     const Descriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
     REQUIRE_THAT(error_of([&] { open_for_append(pipe); }), ContainsSubstring("pipe: is not a regular file"));

@@ -90,7 +90,11 @@ void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N,
                                double roundings) {
     Stream stream;
     // The last two have chunks of more than 8 rows.
-    for (auto [N, C] : {std::pair{1, 1}, {31, 33}, {33, 31}, {97, 97}, {257, 96}, {17, 768}, {8205, 17}, {8193, 8}}) {
+    using Shape = std::pair<int, int>;
+    for (const Shape& shape :
+         {Shape{1, 1}, {31, 33}, {33, 31}, {97, 97}, {257, 96}, {17, 768}, {8205, 17}, {8193, 8}}) {
+        const int N = shape.first;
+        const int C = shape.second;
         INFO("N = " << N << ", C = " << C);
         const int64_t n = int64_t{N} * C;
         const auto x = random_values<T>(n, 1, 3.0), dout = random_values<T>(n, 2);

@@ -324,21 +324,20 @@ TEST_CASE("kernels/attention: scratch suffices for fewer and for shorter sequenc
 TEST_CASE("kernels/attention: a sequence's results do not depend on the number of sequences") {
     if (!kRowsByThread) SKIP_TEST("only CPUs process sequences in groups");
     Context context;
-    for (auto [T, NH, NKV, HS] : {std::tuple(160, 6, 3, 16), std::tuple(160, 16, 16, 64)}) {
-        const int B = 11;
-        const AttentionShape s{B, T, NH, NKV, HS};
+    const int B = 11;
+    for (const AttentionShape& s : {AttentionShape{B, 160, 6, 3, 16}, AttentionShape{B, 160, 16, 16, 64}}) {
         auto run = [&]<typename E>(E, const AttentionShape& shape, int first) {
-            const int64_t packed = T * shape.qkv_width(), plain = int64_t{T} * NH * HS;
+            const int64_t packed = s.T * s.qkv_width(), plain = int64_t{s.T} * s.NH * s.HS;
             const auto all_qkv = random_values<E>(B * packed, 1), all_dout = random_values<E>(B * plain, 2);
             auto part = [&](const std::vector<E>& x, int64_t size) {
                 return std::vector<E>(x.begin() + first * size, x.begin() + (first + shape.B) * size);
             };
             Guarded<E> qkv(part(all_qkv, packed), context.stream), dout(part(all_dout, plain), context.stream);
             Guarded<E> out(shape.B * plain, context.stream), dqkv(shape.B * packed, context.stream);
-            Guarded<float> lse(int64_t{shape.B} * NH * T, context.stream);
+            Guarded<float> lse(int64_t{shape.B} * s.NH * s.T, context.stream);
             std::vector<int> starts;  // sequence b has documents of 20 + b tokens
             for (int b = first; b < first + shape.B; b++)
-                for (int t = 0; t < T; t++) starts.push_back(t / (20 + b) * (20 + b));
+                for (int t = 0; t < s.T; t++) starts.push_back(t / (20 + b) * (20 + b));
             Guarded<int> doc_start(starts, context.stream);
             Guarded<std::byte> scratch(attention_scratch_bytes(shape, dtype_of<E>), context.stream);
             attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), doc_start.data(), shape, context);
@@ -347,14 +346,16 @@ TEST_CASE("kernels/attention: a sequence's results do not depend on the number o
             return std::pair(out.get(), dqkv.get());
         };
         auto check = [&]<typename E>(E e) {
-            const auto [out, dqkv] = run(e, s, 0);
+            const auto of_sequences = [](const std::vector<E>& x, int first, int64_t size) {
+                return std::vector<E>(x.begin() + first * size, x.begin() + (first + 4) * size);
+            };
+            const auto all = run(e, s, 0);
             for (int b : {0, 4, 7}) {
-                const AttentionShape few{4, T, NH, NKV, HS};
+                AttentionShape few = s;
+                few.B = 4;
                 const auto [o, d] = run(e, few, b);
-                REQUIRE(same_bits(o, std::vector<E>(out.begin() + b * int64_t{T} * NH * HS,
-                                                    out.begin() + (b + 4) * int64_t{T} * NH * HS)));
-                REQUIRE(same_bits(d, std::vector<E>(dqkv.begin() + b * T * s.qkv_width(),
-                                                    dqkv.begin() + (b + 4) * T * s.qkv_width())));
+                REQUIRE(same_bits(o, of_sequences(all.first, b, int64_t{s.T} * s.NH * s.HS)));
+                REQUIRE(same_bits(d, of_sequences(all.second, b, s.T * s.qkv_width())));
             }
         };
         check(float{});

@@ -121,7 +121,9 @@ TEST_CASE("kernels/fp8: norms and activation functions find the maximum of the t
     using T = bf16;
     const Stream stream;
     const std::pair<int, int> shapes[] = {{1, 1}, {37, 33}, {70, 256}, {5, 1024}, {5, 4096}, {3, 8192}};
-    for (const auto& [N, C] : shapes) {
+    for (const auto& shape : shapes) {
+        const int N = shape.first;
+        const int C = shape.second;
         CAPTURE(N, C);
         const int64_t n = int64_t{N} * C;
         Guarded<T> x(random_values<T>(2 * n, 1, 3.0), stream), dout(random_values<T>(n, 2, 0.01), stream),

@@ -65,11 +65,11 @@ TEST_CASE("options/config_file: TOML as its specification has it") {
         {"[section]\nkey = 1", "line 1: sections"},
         {"key.sub = 1", "key.sub"},
     };
-    for (const auto& [text, says] : bad) {
-        INFO(text);
+    for (const auto& row : bad) {
+        INFO(row.first);
         std::string key;  // a dotted key is read, but is the name of no flag
-        const std::string message = error_of<UsageError>([&] { key = parse_toml(text, "x.toml")[0].key; });
-        REQUIRE(contains(message + key, says));
+        const std::string message = error_of<UsageError>([&] { key = parse_toml(row.first, "x.toml")[0].key; });
+        REQUIRE(contains(message + key, row.second));
     }
 }
 
