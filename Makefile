@@ -5,12 +5,17 @@
 #   CUDA_ARCH=...       nvcc -gencode flags (default: for this machine's GPU, or for all architectures)
 #   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (`make deps-headers` fills build/deps/include)
 #   CATCH2_INCLUDE=DIR  extra folder with Catch2's header
-#   JOBS=N              compile N files at a time (default: one per core)
+#   JOBS=N              compile N files at a time (default: one per core, but at most one per 600 MB of free memory)
 #   SETUP=0             never install anything
 
 SHELL := /bin/bash
-JOBS ?= $(shell nproc)
+ifndef JOBS
+JOBS := $(shell awk -v cores="$$(nproc)" '/^MemAvailable/ { n = int($$2 / 600000); if (n > cores) n = cores } \
+    END { print n > 1 ? n : 1 }' /proc/meminfo)
+endif
 MAKEFLAGS += -rR -j$(JOBS)
+# `make -j` without a number starts all compilers at once. Each then waits for one of JOBS locks. Only recipes know.
+BOUND = $(if $(filter -j,$(MAKEFLAGS)),flock build/lock$$((RANDOM % $(JOBS))))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -114,12 +119,12 @@ define folder
 build/$1/%.cpp.o: %.cpp build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
-	@$$(CPP_$1) $$(EXTRA) -MD -MP -c $$< -o $$@
+	@$$(BOUND) $$(CPP_$1) $$(EXTRA) -MD -MP -c $$< -o $$@
 
 build/$1/%.cu.o: %.cu build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
-	@$$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
+	@$$(BOUND) $$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
 $(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
 	@echo "  $1  $$*"

@@ -12,9 +12,11 @@ import json
 import math
 import pathlib
 import sys
-import tomllib
 
 import gpu_rules
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+import toml
 
 POINTS = pathlib.Path(__file__).resolve().parent / "measured_gpu.toml"
 OURS = "teon.cu"
@@ -27,7 +29,7 @@ Fit = collections.namedtuple("Fit", "rates half_k overlap wgmma_overlap spread c
 def load(path=POINTS):
     """Returns the points. Of our own it keeps only the newest of each GPU and kernel, because older ones measured other
     code. Exits if a figure is not a finite number above 0."""
-    points = tomllib.loads(path.read_text(encoding="utf-8"))
+    points = toml.loads(path.read_text(encoding="utf-8"))
     for kind, figure in FIGURES.items():
         newest = {}
         for i, point in enumerate(points.setdefault(kind, [])):

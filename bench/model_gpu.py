@@ -21,18 +21,18 @@ import json
 import math
 import statistics
 import sys
-import tomllib
 
 import calibration
 import compiled_counts
 import gpu_rules
+import toml  # calibration finds it
 from compiled_counts import COUNTS, TABLE
 
 
 def load(path=TABLE, counts=COUNTS, points=None):
     """(table with the fitted rates, counts, fit) of the committed files."""
     with open(path, "rb") as file:
-        table = tomllib.load(file)
+        table = toml.load(file)
     counts = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
     fitted = calibration.fit(table, counts, points or calibration.load())
     return calibration.with_rates(table, *fitted[:4]), counts, fitted

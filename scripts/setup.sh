@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the missing packages for building and testing and names them. Supports Debian 12 and 13 and Ubuntu 24.04; on
-# other systems it prints what to install.
+# Installs the missing packages for building and testing and names them. Supports Debian 12 and 13 and Ubuntu 22.04 and
+# 24.04; on other systems it prints what to install.
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
@@ -113,7 +113,7 @@ packages() {
     [ "${SETUP:-1}" != 0 ] || return 0
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "this system's ${wanted[*]} is not usable, perhaps too old:" \
-        "Debian 12 or 13 or Ubuntu 24.04 is needed" >&2; return 1; }
+        "Debian 12 or 13 or Ubuntu 22.04 or 24.04 is needed" >&2; return 1; }
 }
 
 venv() {
@@ -122,7 +122,7 @@ venv() {
     local log reason
     log=$(mktemp)
     python3 -c 'import ensurepip, venv' 2>/dev/null || { may_install && install_packages python3-venv; } || true
-    say "making .venv with $(sed -n 's/^\([a-z_]*\)==.*/\1/p' scripts/requirements.txt | paste -sd' ')"
+    say "making .venv with $(sed -n 's/^\([a-z_]*\)==.*/\1/p' scripts/requirements.txt | uniq | paste -sd' ')"
     if python3 -m venv .venv >"$log" 2>&1 &&
         .venv/bin/python -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 2 \
             -r scripts/requirements.txt >>"$log" 2>&1; then

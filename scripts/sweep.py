@@ -40,6 +40,7 @@ import compare
 import compared_groups
 import compared_runs
 import processes
+import toml
 from arguments import Parser, whole
 from live import Live, duration, progress_bar
 from run_folder import BadRun, Metrics, Unfinished, open_run, read_config, read_object, read_text
@@ -93,11 +94,7 @@ PLAN = {  # key: description, check
 
 def read_plan(path):
     try:
-        import tomllib
-    except ImportError:
-        raise Fault(f"{path}: reading TOML needs Python 3.11") from None
-    try:
-        plan = tomllib.loads(read_text(path))
+        plan = toml.loads(read_text(path))
     except BadRun as fault:
         raise Fault(str(fault)) from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, not UTF-8, nested too deep

@@ -18,6 +18,7 @@ set -uo pipefail
 rows=$(sed 's/ *| */|/g; s/^ *//' <<'TABLE'
 debian12    | bookworm |                             | teon      |
 debian13    | trixie   |                             | teon      |
+ubuntu22    | jammy    |                             | teon      |
 ubuntu24    | noble    |                             | teon      |
 libblas     | bookworm | libblas-dev liblapack-dev   | teon      |
 openblas    | bookworm | libopenblas-dev             | teon      |
@@ -66,11 +67,11 @@ trap finish EXIT
 make_suite() {
     local suite=$1 root=$cache/$1 mirror=http://deb.debian.org/debian areas=main
     [ ! -e "$root/made" ] || return 0
-    [ "$suite" != noble ] || { mirror=http://archive.ubuntu.com/ubuntu; areas=main,universe; }
-    local script=/usr/share/debootstrap/scripts/$suite signature=()
+    local script=/usr/share/debootstrap/scripts/$suite base=sid signature=()
+    case $suite in jammy | noble) base=gutsy mirror=http://archive.ubuntu.com/ubuntu areas=main,universe ;; esac
     # debootstrap's scripts for newer suites are links to these.
-    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$([ "$suite" = noble ] && echo gutsy || echo sid)
-    if [ "$suite" = noble ] && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/$base
+    if [ $base = gutsy ] && [ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]; then
         echo "machines: ubuntu-archive-keyring is not installed: the base system's signature is not checked"
         signature=(--no-check-gpg)
     fi

@@ -6,9 +6,9 @@ tables; its folder is named after its flags, so it runs once.
 import dataclasses
 import glob
 import os
-import tomllib
 
 import sweep
+import toml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The engine's defaults, which are omitted in a folder's name.
@@ -105,8 +105,8 @@ class Cell:
 def read(path):
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+            return toml.load(file)
+    except (OSError, toml.TOMLDecodeError) as error:
         raise Fault(f"{path}: {error}") from None
 
 

@@ -2,8 +2,8 @@
 
 import math
 import re
-import tomllib
 
+import toml
 from testing import BUILD, ROOT, Case, as_flags
 
 # "2.72k", "4.14M" and what "step 126.7 ms (112.4 to 142.9), 4.14M tokens/s (3.67M to 4.67M)" says in them.
@@ -29,7 +29,7 @@ class ExpectedTime(Case):
     def published(self):
         """Yields the published steps, each with the plan's speed for our step of the same model."""
         with open(ROOT / "bench/measured_gpu.toml", "rb") as file:
-            table = tomllib.load(file)
+            table = toml.load(file)
         for point in table["step"]:
             if point["program"] == "teon.cu":
                 continue

@@ -36,7 +36,7 @@ NOT_RUN = {  # the beginning of a command: why
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
     "make soak": "takes half an hour", "MINUTES=": "the same",
     "make demo": "what `make demo` is for", "make test": "this is a part of it",
-    "make -j all": "the tests were built so", "make -j build/cpu/tests": "the same",
+    "make all": "the tests were built so", "make build/cpu/tests": "the same",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
     "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",

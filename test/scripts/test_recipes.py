@@ -2,8 +2,8 @@
 scripts/run_tests.py test/scripts/test_recipes.py"""
 import math
 import re
-import tomllib
 
+import toml
 from reproduction import plan
 from testing import ON_GPUS, ROOT, Case, write_shard
 
@@ -21,7 +21,7 @@ class RecipesTest(Case):
             with self.subTest(path.name):
                 program, name = re.search(r"^#   \./(\S+) --config (\S+)$", path.read_text(), re.MULTILINE).groups()
                 self.assertEqual(ROOT / name, path)
-                recipe = tomllib.loads(path.read_text())
+                recipe = toml.loads(path.read_text())
                 for split, number in (("val", 0), ("train", 1)):
                     write_shard(self.folder / recipe["data"] / f"fineweb_{split}_{number:06d}.bin", range(20000))
                 done = self.run_program("--config", name, "--plan-only", program=program)
@@ -49,7 +49,7 @@ class RecipesTest(Case):
 
     def test_the_stated_time_is_the_predicted_one(self):
         text = (ROOT / "experiments/recipes/gpt2_124m.toml").read_text()
-        recipe = tomllib.loads(text)
+        recipe = toml.loads(text)
         *hours, speed = re.search(r"# Time: (\S+) hours \((\S+) to (\S+)\) on one H200 at the (\d+)k", text).groups()
         page = (ROOT / "docs/gpu_step.md").read_text()
         expected, least, most = map(int, re.search(r"step is (\d+)k \((\d+) to (\d+)k\) tokens/s on an H200",
@@ -68,7 +68,7 @@ class RecipesTest(Case):
                 self.assertEqual(path.stem, "gpt2_124m")  # the recipe of llm.c, not of the paper
                 continue
             text = path.read_text()
-            recipe, row = tomllib.loads(text), tables[path.stem.split("_")[0]]
+            recipe, row = toml.loads(text), tables[path.stem.split("_")[0]]
             for flag, value in (model.flags | row.flags).items():
                 self.assertEqual(recipe[flag], value, f"{path.name}: {flag}")
             self.assertEqual(recipe["lr"], model.rates["teon"], path.name)

@@ -10,17 +10,10 @@ import re
 import shutil
 import sys
 import tempfile
-import unittest
 from unittest import mock
 
+from reproduction import figures, plan, runs, tables
 from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder, write_run
-
-try:
-    import tomllib
-except ImportError:
-    tomllib = None
-if tomllib:
-    from reproduction import figures, plan, runs, tables
 
 SCALES = """
 [tiny]
@@ -63,7 +56,6 @@ paper = {{ a = 27.0 }}
 """
 
 
-@unittest.skipUnless(tomllib, "reading TOML needs Python 3.11")
 class ReproduceTest(Case):
     @classmethod
     def setUpClass(cls):
