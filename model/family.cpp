@@ -71,6 +71,8 @@ ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int de
     const ordered_json token = delimiter >= 0 ? ordered_json(delimiter) : ordered_json();
     j["bos_token_id"] = token;
     j["eos_token_id"] = token;
+    // Without the key, transformers takes the default of the class, for OLMo 2 token 1, and does not train that token.
+    j["pad_token_id"] = nullptr;
     const DecoderConfig back = decoder_config(j, {family}, "config.json");
     for (const ModelField& f : family.fields)
         CHECK_USAGE(f.get(back) == f.get(c), "{} {}: cannot be saved: Hugging Face's config.json of {} means {}",

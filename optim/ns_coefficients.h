@@ -40,7 +40,7 @@ inline constexpr NsTriple kYou6[] = {
 
 // Amsel, Persson, Musco, Gower, "The Polar Express" (https://arxiv.org/abs/2505.16932): minimax-optimal composition for
 // singular values in [1e-3, 1], made safe against rounding by p(x / 1.01), which divides (a, b, c) by 1.01, 1.01^3 and
-// 1.01^5. The last triple is the Newton-Schulz iteration of order five, which converges from there.
+// 1.01^5. The last of its eight triples is the Newton-Schulz iteration of order five, which converges from there.
 constexpr NsTriple with_safety(double a, double b, double c) {
     constexpr double s = 1.01, s3 = s * s * s;
     return {a / s, b / s3, c / (s3 * s * s)};
@@ -50,6 +50,8 @@ inline constexpr NsTriple kPolarExpress[] = {with_safety(8.28721201814563, -23.5
                                              with_safety(3.9486908534822946, -2.908902115962949, 0.5518191394370137),
                                              with_safety(3.3184196573706015, -2.488488024314874, 0.51004894012372),
                                              with_safety(2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+                                             with_safety(1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+                                             with_safety(1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
                                              {1.875, -1.25, 0.375}};
 
 inline constexpr NsSet kNsSets[] = {{Ortho::jordan, kJordan, 1.0},

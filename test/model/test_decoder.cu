@@ -358,12 +358,26 @@ TEST_CASE(
             }
             return of_sample;
         };
+        // Products of another number of rows may sum in another order, which moves a loss by a few units in the last
+        // place (1e-6); another mask moves some token's loss by much more.
+        const auto same_masks = [](const std::vector<float>& a, const std::vector<float>& b) {
+            REQUIRE(a.size() == b.size());
+            float largest = 0;
+            for (size_t i = 0; i < a.size(); ++i) {
+                REQUIRE(std::isfinite(a[i] - b[i]));
+                largest = std::max(largest, std::abs(a[i] - b[i]));
+            }
+            REQUIRE((largest <= 1e-5f || largest >= 1e-2f));
+            return largest <= 1e-5f;
+        };
         const int64_t first = (int64_t{3} << 32) - 2;  // samples on both sides of 32 bits
-        const auto at_once = losses(4, first, 1), one_by_one = losses(1, first, 1);
-        for (size_t b = 0; b < 4; ++b) REQUIRE(same_bits(one_by_one[b], at_once[b]));
-        for (size_t b = 1; b < 4; ++b) REQUIRE_FALSE(at_once[b] == at_once[0]);
-        REQUIRE(same_bits(losses(2, first + 2, 1)[0], at_once[2]));
-        REQUIRE_FALSE(losses(4, first, 2) == at_once);
+        const auto at_once = losses(4, first, 1);
+        const auto one_by_one = losses(1, first, 1);
+        const auto other_seed = losses(4, first, 2);
+        for (size_t b = 0; b < 4; ++b) REQUIRE(same_masks(one_by_one[b], at_once[b]));
+        for (size_t b = 1; b < 4; ++b) REQUIRE_FALSE(same_masks(at_once[b], at_once[0]));
+        for (size_t b = 0; b < 4; ++b) REQUIRE_FALSE(same_masks(other_seed[b], at_once[b]));
+        REQUIRE(same_masks(losses(2, first + 2, 1)[0], at_once[2]));
     }
 }
 

@@ -56,6 +56,8 @@ TEST_CASE("model/family: a written config.json is read back") {
         INFO(family.name);
         const DecoderConfig c = changed(family), back = read(written(c));
         REQUIRE(written(back) == written(c));
+        REQUIRE(written(c).contains("pad_token_id"));
+        REQUIRE(written(c)["pad_token_id"].is_null());
         REQUIRE(back.family == family.name);
         REQUIRE(back.dropout == c.dropout);
         REQUIRE(back.NKV == c.NKV);

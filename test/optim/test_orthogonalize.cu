@@ -109,11 +109,14 @@ TEST_CASE("optim/ns_coefficients: the extremes of the scalar maps match the publ
 
 TEST_CASE("optim/ns_coefficients: beyond its end, a set repeats its last triple, with which PolarExpress converges") {
     REQUIRE(ns_set(Ortho::you).at(17).a == 2.8366);
-    REQUIRE(ns_set(Ortho::polar_express).at(5).a == 1.875);
-    REQUIRE(ns_set(Ortho::polar_express).at(9).c == 0.375);
+    // The eight triples of the paper (appendix), all but the last made safe.
+    REQUIRE(ns_set(Ortho::polar_express).at(5).a == 1.891301407787398 / 1.01);
+    REQUIRE(ns_set(Ortho::polar_express).at(6).b == -1.2500016453999487 / (1.01 * 1.01 * 1.01));
+    REQUIRE(ns_set(Ortho::polar_express).at(7).a == 1.875);
+    REQUIRE(ns_set(Ortho::polar_express).at(11).c == 0.375);
     // Near 1, a step of (1.875, -1.25, 0.375) cubes the distance to 1.
     for (double sigma : {0.01, 0.1, 1.0})
-        REQUIRE(std::abs(ns_value(ns_set(Ortho::polar_express), 9, sigma) - 1) <= 1e-12);
+        REQUIRE(std::abs(ns_value(ns_set(Ortho::polar_express), 11, sigma) - 1) <= 1e-12);
 }
 
 TEST_CASE("optim/ns_coefficients: the distances to the polar factor on a 1/i spectrum match a table") {

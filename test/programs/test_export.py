@@ -87,6 +87,8 @@ class ExportTest(RunCase):
                 for what, names in info.items():
                     self.assertFalse(names, what)
                 self.assertEqual({p.dtype for p in model.parameters()}, {torch.float32})
+                # Olmo2Config's default, token 1, would never be trained.
+                self.assertIsNone(model.get_input_embeddings().padding_idx)
                 ours = [m["val_loss"] for m in metrics if m["kind"] == "eval"][-1]
                 theirs = self.val_loss(model.eval())
                 # Two float32 forward passes; the loss is a mean over 96 tokens. A wrong formula shows as 1e-3 or more.
