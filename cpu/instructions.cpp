@@ -22,7 +22,7 @@ struct InstructionSet {
     const char *name, *below;
 };
 
-constexpr InstructionSet kNone = {dnnl::cpu_isa::all, "no vector instructions", nullptr};
+constexpr InstructionSet kNone = {dnnl::cpu_isa{}, "no vector instructions", nullptr};
 
 // The largest set that oneDNN uses.
 const InstructionSet& instruction_set() {
