@@ -276,6 +276,13 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
     return found;
 }
 
+std::optional<int64_t> best_checkpoint(const std::string& run_folder) {
+    std::error_code error;
+    const fs::path link = fs::path(run_folder) / kBestLink;
+    const std::optional<int64_t> step = checkpoint_step(fs::read_symlink(link, error).string());
+    return fs::is_directory(link, error) ? step : std::nullopt;
+}
+
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {
     const std::vector<int64_t> steps = list_checkpoints(run_folder);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {

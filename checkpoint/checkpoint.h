@@ -10,6 +10,8 @@
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above, and a hash of itself; written last
 //
+// Beside the checkpoints, --keep-best has the symbolic link `best` to the one with the lowest validation loss.
+//
 // checkpoint/checkpoint_writer.h writes checkpoints; this file finds, verifies and reads them.
 #pragma once
 
@@ -42,6 +44,8 @@ struct TrainingState {
 };
 nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
+
+inline constexpr const char* kBestLink = "best";
 
 std::string checkpoint_name(int64_t step);                        // "step_00001000"
 std::optional<int64_t> checkpoint_step(const std::string& name);  // step of such a name; nullopt for any other name
@@ -76,6 +80,9 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Returns the steps of the checkpoints in a run's folder, whole or not, in ascending order; none if there is no such
 // folder. Throws ReadError if the folder cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
+
+// Returns the step of the checkpoint to which the run's link `best` points; nullopt: there is none.
+std::optional<int64_t> best_checkpoint(const std::string& run_folder);
 
 // Returns the step of the newest whole checkpoint before which no update was skipped: the last good state (weights that
 // are not finite are never saved). nullopt: there is none. Reads and hashes that checkpoint, and newer ones that are

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "base/hash.h"
 #include "checkpoint/safetensors.h"
@@ -85,7 +86,8 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
-                            const std::function<const float*(int64_t begin, int64_t end)>& collected, int64_t window) {
+                            const std::function<const float*(int64_t begin, int64_t end)>& collected, int64_t window,
+                            bool best) {
     if (thread_.joinable()) thread_.join();
     float* to = copy_.data();
     if (collected) {
@@ -99,8 +101,8 @@ void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
     }
     copied_.record(stream);
     running_ = true;
-    thread_ = std::thread([this, state] {
-        save_copy(state);
+    thread_ = std::thread([this, state, best] {
+        save_copy(state, best);
         running_ = false;
     });
     reported_ = false;  // last: without a thread there is no result
@@ -113,7 +115,7 @@ std::optional<SaveResult> CheckpointWriter::result(bool wait) {
     return result_;
 }
 
-void CheckpointWriter::save_copy(const TrainingState& state) {
+void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
     const std::string folder = folder_of(state.step), staged = folder + ".tmp";
     result_ = {};
     result_.step = state.step;
@@ -132,7 +134,29 @@ void CheckpointWriter::save_copy(const TrainingState& state) {
         files_.remove_folder(staged);  // frees the space; if this fails, the next save of this step tries again
         return;
     }
-    result_.warning = remove_old(state.step);
+    try {
+        if (best) link_best(state.step);
+        result_.warning = remove_old(state.step);
+    } catch (const std::exception& fault) { result_.warning = fault.what(); }
+}
+
+std::string CheckpointWriter::mark_best(int64_t step) {
+    if (thread_.joinable()) thread_.join();
+    std::error_code error;
+    if (best_checkpoint(plan_.run_folder) == step || !std::filesystem::exists(folder_of(step), error)) return "";
+    try {
+        link_best(step);
+        return "";
+    } catch (const std::exception& fault) { return fault.what(); }
+}
+
+// The rename replaces the link at once: a kill leaves the old one or the new one.
+void CheckpointWriter::link_best(int64_t step) {
+    const std::string link = plan_.run_folder + "/" + kBestLink, staged = link + ".tmp";
+    require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
+    require(files_.link(checkpoint_name(step), staged), "link", staged);
+    require(files_.rename(staged, link), "rename", staged);
+    require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
 }
 
 void CheckpointWriter::check_finite() const {
@@ -234,8 +258,9 @@ std::string CheckpointWriter::remove_old(int64_t newest) {
         });
         if (steps.empty()) return "";
         const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
+        const std::optional<int64_t> best = best_checkpoint(plan_.run_folder);
         for (const int64_t step : steps) {
-            if (step == good) continue;
+            if (step == good || step == best) continue;
             const std::string folder = folder_of(step);
             require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no partial one
             require(files_.remove_folder(folder + ".tmp"), "remove", folder);

@@ -23,7 +23,7 @@ struct SaveResult {
     int64_t step = 0;
     std::string folder;
     std::string fault;    // empty: saved
-    std::string warning;  // saved, but an old checkpoint could not be removed
+    std::string warning;  // saved, but an old checkpoint could not be removed, or this one not be made the best
     double seconds = 0;   // from the copy's end to the rename
     int64_t bytes = 0;
 };
@@ -37,7 +37,8 @@ struct CheckpointPlan {
     int64_t shard_bytes = 5'000'000'000;  // most bytes of a model file: the default of transformers' save_pretrained
     // The tokenizer's files: path within the checkpoint (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;
-    // Each save removes all but the newest `keep_last` checkpoints; 0: only interim ones. The last good one stays.
+    // Each save removes all but the newest `keep_last` checkpoints; 0: only interim ones. The last good one stays, and
+    // so does the best one.
     int64_t keep_last = 0;
     int64_t keep_every = 0;  // multiples of this step are kept too; 0: none
 };
@@ -59,15 +60,19 @@ public:
     // Begins to save the state that results from the work queued on the stream. Waits for an earlier save, never for
     // this one. Weights that are not finite are not saved, and the result names them. If several ranks share the saved
     // state, collected(begin, end) returns elements [begin, end), at most `window` of them, of the master weights
-    // followed by the state, tensor after tensor.
+    // followed by the state, tensor after tensor. best: see mark_best().
     void save(const TrainingState& state, const Stream& stream,
-              const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0);
+              const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0,
+              bool best = false);
+    // Makes the run's link `best` point to the checkpoint of `step`, once the save in flight is done. Does nothing if
+    // there is no such checkpoint. Returns the fault, or "".
+    std::string mark_best(int64_t step);
     // Returns the result of a save that finished since the last call; if `wait`, waits for the save in flight. nullopt:
     // there is none.
     std::optional<SaveResult> result(bool wait);
-    // Removes the checkpoints before step `newest` that keep_last and keep_every do not keep. First reads back the last
-    // good checkpoint, which stays. Every save does this; call it on resuming because a kill may come between a save
-    // and its removals. Returns the fault, or "".
+    // Removes the checkpoints before step `newest` that keep_last and keep_every do not keep, but neither the best one
+    // nor the last good one, which it first reads back. Every save does this; call it on resuming because a kill may
+    // come between a save and its removals. Returns the fault, or "".
     std::string remove_old(int64_t newest);
 
 private:
@@ -75,7 +80,8 @@ private:
     const float* weights(int row) const { return copy_.data() + weights_at_[static_cast<size_t>(row)]; }
     void check_finite() const;  // throws Error if a weight of the copy is not finite
     void write(const TrainingState& state, const std::string& staged);
-    void save_copy(const TrainingState& state);
+    void save_copy(const TrainingState& state, bool best);
+    void link_best(int64_t step);  // throws Error
 
     CheckpointPlan plan_;
     const ParamStore& params_;

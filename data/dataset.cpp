@@ -24,6 +24,7 @@ using json = nlohmann::json;
 struct ListedShard {
     std::string split, sha256;
     int64_t tokens = 0, bytes = 0;
+    bool counts_text = false, has_corrections = false;
 };
 
 struct Manifest : TokenInfo {
@@ -59,8 +60,12 @@ Manifest read_manifest(const std::string& path) {
     for (const json& item : shards) {
         const JsonObject shard(item, path + ": shards");
         const std::string file = shard.at<std::string>("file");
-        const ListedShard listed = {shard.get<std::string>("split", ""), shard.get<std::string>("sha256", ""),
-                                    shard.at<int64_t>("tokens"), shard.get<int64_t>("bytes", -1)};
+        const ListedShard listed = {shard.get<std::string>("split", ""),
+                                    shard.get<std::string>("sha256", ""),
+                                    shard.at<int64_t>("tokens"),
+                                    shard.get<int64_t>("bytes", -1),
+                                    shard.has("text_bytes"),
+                                    shard.has("corrections")};
         CHECK_USAGE(m.shards.insert({file, listed}).second, "{}: shards has {} twice; prepare or copy it again", path,
                     file);
     }
@@ -85,6 +90,8 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
                     "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
                     shard.path, shard.tokens, bytes, m.described_by, l.tokens, l.bytes);
         if (!l.sha256.empty()) out.sha256.push_back({shard.path, l.sha256});
+        if (l.has_corrections) out.corrected.insert(shard.path);
+        out.counted += l.counts_text;
     }
 }
 
@@ -174,6 +181,8 @@ DataSet open_dataset(const std::string& pattern, const std::string& split) {
                         shard.bytes_per_token, data.shards[0].path, data.shards[0].bytes_per_token);
             data.shards.push_back(std::move(shard));
         }
+        data.corrected.merge(source.corrected);
+        data.counted += source.counted;
         data.sha256.insert(data.sha256.end(), source.sha256.begin(), source.sha256.end());
         data.mixture.push_back(weight / sum);
         data.sources.push_back(item);
@@ -213,6 +222,41 @@ std::string content_of(const DataSet& data, int source) {
     return all.empty() ? "" : fmt::format("{:016x}", hash_of(all));
 }
 
+namespace {
+
+// Returns the difference between the source's bytes and those of the tokens [begin, end) of a shard.
+int64_t correction(const std::string& shard, int64_t begin, int64_t end) {
+    struct Correction {
+        int64_t first, tokens, difference;
+    };
+    const std::string path = shard.substr(0, shard.rfind(".bin")) + ".bytes";
+    const InputFile file(path);
+    constexpr int64_t kHeader = 16;
+    char magic[8] = {};
+    int64_t count = -1;
+    if (file.bytes() >= kHeader) {
+        file.read(magic, sizeof magic, 0);
+        file.read(&count, sizeof count, sizeof magic);
+    }
+    const int64_t room = (file.bytes() - kHeader) / int64_t{sizeof(Correction)};
+    CHECK_USAGE(std::string_view(magic, sizeof magic) == "teonbyt1" && count == room &&
+                    file.bytes() == kHeader + room * int64_t{sizeof(Correction)},
+                "{}: not a list of corrections; prepare or copy it again", path);
+    std::vector<Correction> corrections(static_cast<size_t>(count));
+    file.read(corrections.data(), count * int64_t{sizeof(Correction)}, kHeader);
+    const auto floor_of = [](int64_t a, int64_t b) { return a / b - (a % b < 0); };
+    int64_t sum = 0;
+    for (const Correction& c : corrections) {
+        CHECK_USAGE(c.first >= 0 && c.tokens > 0, "{}: damaged; prepare or copy it again", path);
+        const int64_t low = std::max(c.first, begin), high = std::min(c.first + c.tokens, end);
+        if (low >= high) continue;
+        sum += floor_of(c.difference * (high - c.first), c.tokens) - floor_of(c.difference * (low - c.first), c.tokens);
+    }
+    return sum;
+}
+
+}  // namespace
+
 std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
     std::error_code error;
     if (data.shards.empty() || !fs::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
@@ -227,12 +271,16 @@ std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokeni
     ShardReader reader(data.shards, tokens.vocab_size());
     std::vector<int> window(static_cast<size_t>(T) + 1);  // a window's targets, after the token before them
     int64_t bytes = 0;
-    for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s)
-        for (int64_t end = T; end < data.shards[static_cast<size_t>(s)].tokens && windows > 0; end += T, --windows) {
+    for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s) {
+        const ShardInfo& shard = data.shards[static_cast<size_t>(s)];
+        int64_t end = T;
+        for (; end < shard.tokens && windows > 0; end += T, --windows) {
             reader.read(window.data(), s, end - T, T + 1);
             for (size_t i = 1; i < window.size(); ++i)
                 bytes += (window[i - 1] == tokens.delimiter() ? first_length : length)[static_cast<size_t>(window[i])];
         }
+        if (data.corrected.count(shard.path)) bytes += correction(shard.path, 1, end - T + 1);
+    }
     return bytes;
 }
 

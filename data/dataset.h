@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct DataSet : TokenInfo {
     std::vector<double> mixture;       // share of each source in the training windows; empty: one source
     std::vector<std::string> sources;  // as named by the user
     std::vector<std::pair<std::string, std::string>> sha256;  // path and digest of shards
+    std::set<std::string> corrected;                          // paths of shards with a file of corrections (text_bytes)
+    int counted = 0;  // shards whose manifest counts the bytes of the source's text
+    bool counts_text() const { return !shards.empty() && counted == static_cast<int>(shards.size()); }
 };
 
 // Opens the shards that `pattern` names (open_shards): a folder, a file, a glob or a comma-separated list. If each item
@@ -52,9 +56,10 @@ void identify(DataSet& data);
 // do not matter. Call identify() first.
 std::string content_of(const DataSet& data, int source = -1);
 
-// Returns the number of bytes of text in the targets of the first `windows` windows of T tokens (data/loader.h,
-// unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt if there is
-// none.
+// Returns the number of bytes of the source's text in the targets of the first `windows` windows of T tokens
+// (data/loader.h, unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt
+// if there is none. Where the bytes of tokens differ from the source's, the file of corrections beside it says by
+// how much (scripts/teon_data/source_bytes.py); without a manifest that counts them, the tokens' bytes are the result.
 std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
 
 // Returns the TokenInfo::tokenizer of a tokenizer's folder; empty if it is unknown.

@@ -164,6 +164,7 @@ private:
 // The arrays of a batch, in their order within a slot.
 enum Array { TOKENS, TARGETS, TOKEN_ORDER, POSITIONS, POSITION_ORDER, DOC_START };
 constexpr int ARRAYS_WITHOUT_MASK = 3, ARRAYS_WITH_MASK = 6;
+constexpr int SAMPLE_INTS = 2;  // the number of the first sample follows the arrays
 
 // Reads samples into the arrays of a batch in host memory. Used from one thread at a time.
 class BatchReader {
@@ -176,6 +177,7 @@ public:
 
     // Distance between the arrays of a batch in elements. It aligns each array to 256 bytes, like a Buffer.
     int64_t stride() const { return round_up(int64_t{o_.B} * o_.T, 64); }
+    int64_t arrays_size() const { return stride() * (o_.document_mask ? ARRAYS_WITH_MASK : ARRAYS_WITHOUT_MASK); }
 
     void read_first_windows() {
         for (size_t s = 0; s < shards().size(); ++s) {
@@ -198,6 +200,7 @@ public:
         }
         sorter_.sort(array(arrays, TOKEN_ORDER), array(arrays, TOKENS), o_.B * T, o_.vocab_size);
         if (o_.document_mask) set_positions(arrays);
+        std::memcpy(arrays + arrays_size(), &first_sample, sizeof first_sample);
     }
 
     // Sets the arrays of positions. Without a mask they do not depend on the tokens.
@@ -293,7 +296,7 @@ struct Loader::Impl {
         reader.read_first_windows();
         const int64_t stride = reader.stride();
         for (Slot& slot : slots) {
-            int64_t size = stride * (o.document_mask ? ARRAYS_WITH_MASK : ARRAYS_WITHOUT_MASK);
+            const int64_t size = reader.arrays_size() + SAMPLE_INTS;
             slot.pinned = PinnedBuffer<int>(size);
             slot.device = Buffer<int>(size);
         }
@@ -379,6 +382,7 @@ struct Loader::Impl {
         batch.tokens = reader.array(arrays, TOKENS);
         batch.targets = reader.array(arrays, TARGETS);
         batch.token_order = reader.array(arrays, TOKEN_ORDER);
+        batch.first_sample = reinterpret_cast<const int64_t*>(arrays + reader.arrays_size());
         if (o.document_mask) {
             batch.positions = reader.array(arrays, POSITIONS);
             batch.position_order = reader.array(arrays, POSITION_ORDER);

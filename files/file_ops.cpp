@@ -33,6 +33,10 @@ int FileOps::sync_path(const std::string& path) {
 
 int FileOps::rename(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()); }
 
+int FileOps::link(const std::string& target, const std::string& path) {
+    return ::symlink(target.c_str(), path.c_str());
+}
+
 int FileOps::remove_folder(const std::string& path) {
     std::error_code error;
     std::filesystem::remove_all(path, error);

@@ -18,7 +18,8 @@ public:
     virtual int close(int file);
     virtual int sync_path(const std::string& path);  // of an existing folder or file
     virtual int rename(const std::string& from, const std::string& to);
-    virtual int remove_folder(const std::string& path);  // with its contents; 0 if it does not exist
+    virtual int link(const std::string& target, const std::string& path);  // a new symbolic link
+    virtual int remove_folder(const std::string& path);                    // with its contents; 0 if it does not exist
 };
 
 FileOps& system_files();

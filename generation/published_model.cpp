@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <filesystem>
+#include <utility>
 
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -54,8 +55,19 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     PublishedModel model;
     model.folder = folder;
     model.config = decoder_config(j, families, path, &model.harmless_keys);
+    model.dropout = std::exchange(model.config.dropout, 0.0f);
     model.limits = text_limits(j, beside);
     return model;
+}
+
+static std::string best_note(const PublishedModel& model) {
+    if (model.run.empty()) return "";
+    const std::optional<int64_t> best = best_checkpoint(model.run);
+    if (!best) return "";
+    const std::string name = checkpoint_name(*best), newest = fs::path(model.folder).filename().string();
+    if (name == newest) return "";
+    return shortened(fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})",
+                                 newest, model.run, kBestLink, name));
 }
 
 std::vector<std::string> notes_on(const PublishedModel& model) {
@@ -67,6 +79,7 @@ std::vector<std::string> notes_on(const PublishedModel& model) {
             shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
                                   names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
     }
+    if (std::string note = best_note(model); !note.empty()) notes.push_back(std::move(note));
     if (!model.harmless_keys.empty())
         notes.push_back(shortened(fmt::format("{}: config.json: no effect on results: {}", model.folder,
                                               fmt::join(model.harmless_keys, ", "))));
@@ -87,6 +100,7 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
             CHECK_USAGE(!found.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(found, families);
+        if (found != folder) m.run = folder;
         const SafetensorsModel weights(found);
         m.unused = check_weights(decoder_params(m.config), weights);
         m.content = weights.content();

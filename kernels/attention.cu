@@ -9,6 +9,9 @@
 // D is rowsum(dP * P), the softmax's own reduction, taken where it costs HS products and not T (Dao et al. 2022,
 // https://arxiv.org/abs/2205.14135, appendix B.4).
 //
+// With dropout, P is multiplied by the mask M / (1 - p) where V multiplies it, and so is dP. lse is that of S, and D
+// stays the same: rowsum((P M) * dP') = rowsum(dO * O).
+//
 // Nothing is permuted: gemm reads Q, K, V and writes O, dQ, dK, dV in the packed layout. A batch runs over sequences
 // and key/value heads; the query heads of a group take turns, which also fixes the order in which they add to dK, dV.
 //
@@ -25,6 +28,8 @@
 #include "base/math.h"
 #include "kernels/attention.h"
 #include "kernels/common.h"
+#include "kernels/dropout.h"
+#include "kernels/dropout_row.h"
 
 namespace teon {
 
@@ -91,6 +96,10 @@ struct ScoreRow {
         t = block.begin + static_cast<int>(row % block.rows());
         first = doc_start ? doc_start[head / block.NH * block.T + t] : 0;
     }
+
+    __device__ DropoutRow dropout(const RowBlock& block, const DropoutMask& mask) const {
+        return {mask, head / block.NH, head % block.NH * block.T + t};
+    }
 };
 
 // The maximum over the lanes of a row, each of which has W numbers.
@@ -108,10 +117,10 @@ __device__ float row_max(Vec<float, W> x) {
 
 // probs = softmax(scores) row by row, 0 for masked columns; probs may alias scores. lse (B, NH, T). A NaN among the
 // visible scores makes the row NaN. A thread that processes a whole row, whose scores are in its cache, stores the
-// exponentials over them; lanes that share a row compute exponentials twice instead.
-template <typename T, typename Shape>
+// exponentials over them; lanes that share a row compute exponentials twice instead. DROPS: with dropout of probs.
+template <typename T, typename Shape, bool DROPS>
 __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* scores, const int* doc_start,
-                                                 RowBlock block) {
+                                                 RowBlock block, DropoutMask mask) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
     constexpr bool kKeep = Shape::kLanes == 1;
@@ -151,17 +160,22 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* sc
                 float e = (kKeep ? x[i] : exp_fast(x[i] - maximum)) * normalize;
                 y[i] = r.visible(j + i) ? e : 0.0f;
             }
+            if constexpr (DROPS) {
+                const auto factor = r.dropout(block, mask).template factors<W>(j);
+                FOR_VEC(i, W) y[i] *= factor[i];
+            }
         }
         store_floats(p + j, y);
     }
 }
 
 // probs = exp(scores - lse) and dscores = probs * (dprobs - scale * D), row by row, 0 for masked columns. dprobs is
-// dP * scale. probs may alias scores, and dscores may alias dprobs.
-template <typename T, typename Shape>
+// dP * scale. probs may alias scores, and dscores may alias dprobs. DROPS: dprobs is the gradient after dropout, and
+// probs are dropped.
+template <typename T, typename Shape, bool DROPS>
 __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const float* scores, const float* dprobs,
                                                   const T* dout, const T* out, const float* lse, const int* doc_start,
-                                                  RowBlock block, int HS, float scale) {
+                                                  RowBlock block, int HS, float scale, DropoutMask mask) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
     const ScoreRow<Shape> r(block, doc_start);
@@ -189,11 +203,17 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
         if (j + W > r.first && j <= r.t) {
             auto s = load_vec<W>(scores + start + j);
             auto dp = load_vec<W>(dprobs + start + j);
+            [[maybe_unused]] Vec<float, W> factor;
+            if constexpr (DROPS) {
+                factor = r.dropout(block, mask).template factors<W>(j);
+                FOR_VEC(i, W) dp[i] *= factor[i];
+            }
             FOR_VEC(i, W) {
                 float e = exp_fast(s[i] - row_lse);
                 p[i] = r.visible(j + i) ? e : 0.0f;
                 ds[i] = r.visible(j + i) ? e * (dp[i] - D) : 0.0f;
             }
+            if constexpr (DROPS) FOR_VEC(i, W) p[i] *= factor[i];
         }
         store_floats(probs + start + j, p);
         store_floats(dscores + start + j, ds);
@@ -312,9 +332,26 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
 
 namespace {
 
+// Calls f with the shape of the block's rows and whether the probabilities are dropped.
+template <typename F>
+void for_row_lanes_and_mask(const RowBlock& block, const DropoutMask& mask, F f) {
+    for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape shape) {
+        if (mask.p > 0)
+            f(shape, std::true_type());
+        else
+            f(shape, std::false_type());
+    });
+}
+
+// The mask of a group of sequences that begins with sequence b.
+DropoutMask mask_of(DropoutMask mask, int64_t b) {
+    mask.first_sequence += static_cast<int>(b);
+    return mask;
+}
+
 template <typename T>
 void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
-                   Context& context) {
+                   Context& context, const DropoutMask& dropout) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
@@ -329,10 +366,10 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
             const Mat Q = heads.query(qkv, width, g, begin), S = heads.scores(work.scores, block, g);
             gemm(S, Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape) {
-            launch<attention_softmax_forward_kernel<T, Shape>>({Shape::blocks(block.count()), Shape::kBlock},
-                                                               context.stream, work.probs, lse, work.scores, doc_start,
-                                                               block);
+        for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
+            launch<attention_softmax_forward_kernel<T, Shape, DROPS>>({Shape::blocks(block.count()), Shape::kBlock},
+                                                                      context.stream, work.probs, lse, work.scores,
+                                                                      doc_start, block, dropout);
         });
         for (int g = 0; g < heads.group; g++) {
             const Mat O = heads.query(out, out_width, g, begin), P = heads.scores(work.probs, block, g);
@@ -343,7 +380,7 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
 
 template <typename T>
 void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                    const int* doc_start, const AttentionShape& s, Context& context) {
+                    const int* doc_start, const AttentionShape& s, Context& context, const DropoutMask& dropout) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
@@ -370,10 +407,10 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
             gemm(heads.scores(work.scores, block, g), Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
             gemm(heads.scores(work.dprobs, block, g), dO, false, V, true, rows, keys, s.HS, scale, 0.0f);
         }
-        for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape) {
-            launch<attention_softmax_backward_kernel<T, Shape>>(
+        for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
+            launch<attention_softmax_backward_kernel<T, Shape, DROPS>>(
                 {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
-                work.dprobs, dout, out, lse, doc_start, block, s.HS, scale);
+                work.dprobs, dout, out, lse, doc_start, block, s.HS, scale, dropout);
         });
         for (int g = 0; g < heads.group; g++) {
             const Mat Q = heads.query(qkv, width, g, begin), dO = heads.query(dout, out_width, g, begin);
@@ -393,22 +430,24 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
 
 template <typename T>
 void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
-                       Context& context) {
+                       Context& context, const DropoutMask& dropout) {
     check_shape(s);
+    check_dropout(dropout);
     for_each_group(s, [&](int64_t b, const AttentionShape& group) {
         forward_group(out + b * s.T * s.NH * s.HS, lse + b * s.NH * s.T, scratch, qkv + b * s.T * s.qkv_width(),
-                      doc_start ? doc_start + b * s.T : nullptr, group, context);
+                      doc_start ? doc_start + b * s.T : nullptr, group, context, mask_of(dropout, b));
     });
 }
 
 template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                        const int* doc_start, const AttentionShape& s, Context& context) {
+                        const int* doc_start, const AttentionShape& s, Context& context, const DropoutMask& dropout) {
     check_shape(s);
+    check_dropout(dropout);
     for_each_group(s, [&](int64_t b, const AttentionShape& group) {
         const int64_t packed = b * s.T * s.qkv_width(), plain = b * s.T * s.NH * s.HS;
         backward_group(dqkv + packed, scratch, dout + plain, qkv + packed, out + plain, lse + b * s.NH * s.T,
-                       doc_start ? doc_start + b * s.T : nullptr, group, context);
+                       doc_start ? doc_start + b * s.T : nullptr, group, context, mask_of(dropout, b));
     });
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/attention_decode.h"
 #include "kernels/attention_flash.h"
 #include "kernels/classifier.h"
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/fill.h"
 #include "kernels/fp8.h"

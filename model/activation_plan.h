@@ -66,6 +66,7 @@ struct DecoderRun {
     // Minimum rows of a chunk of logits; chunks are about equal. 0: chunks as large as fit 128 MiB.
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues
+    uint64_t seed = 0;         // of dropout's masks
     // Multiprocessors of the device if it can run flash attention's backward in one pass, else 0
     // (flash_attention_one_pass_multiprocessors).
     int one_pass_multiprocessors = 0;

@@ -9,6 +9,7 @@
 #include "kernels/attention_flash.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
+#include "model/dropout.h"
 #include "model/linear.h"
 #include "model/rotary_frequencies.h"
 
@@ -24,7 +25,9 @@ public:
           normed_(vectors(c)),
           max_T_(c.max_T),
           norm_eps_(c.norm_eps),
-          inv_freq_(rotary_frequencies(c)) {
+          inv_freq_(rotary_frequencies(c)),
+          dropout_(c.dropout),
+          site_(dropout_site(b.layer, DropoutPlace::attention_probabilities)) {
         const DecoderNames& n = c.names;
         const int Q = NH_ * HS_, KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
@@ -34,7 +37,7 @@ public:
             k_norm_ = b.vector(n.k_norm, "weight", Role::norm, normed_.k_width, normed_.k_width, Init::ones);
         }
         proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.attention_biases);
-        proj_.bias_summed = c.norm == NormKind::layernorm;
+        proj_.bias_summed = c.sums_out_bias();
     }
 
     int out_bias() const { return proj_.bias; }
@@ -89,7 +92,7 @@ public:
         qkv_.forward(p, p.at(before_norm_), p.at(ports_.in), p.N());
         norm_and_rotate(p);
         attend(p);
-        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.at(ports_.residual));
+        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.residual(ports_));
     }
 
     template <typename T>
@@ -151,7 +154,8 @@ private:
             if (flash_)
                 return flash_attention_forward(heads, p.floats(lse_), qkv, p.batch.doc_start, shape(p), p.stream());
         }
-        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context);
+        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context,
+                          dropout_mask(p, dropout_, site_));
     }
 
     template <typename T>
@@ -164,7 +168,8 @@ private:
                                                 shape(p), p.stream(), one_pass_heads_,
                                                 qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr, p.accumulate);
         }
-        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context);
+        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context,
+                           dropout_mask(p, dropout_, site_));
     }
 
     template <typename T>
@@ -177,7 +182,9 @@ private:
     QkVectors normed_;
     int max_T_;
     float norm_eps_;
-    std::vector<float> inv_freq_;    // of rotary positions
+    std::vector<float> inv_freq_;  // of rotary positions
+    float dropout_;
+    int site_;
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
     bool flash_ = false;  // only in bf16

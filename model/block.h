@@ -6,6 +6,7 @@
 #include <string>
 
 #include "model/attention.h"
+#include "model/dropout.h"
 #include "model/mlp.h"
 #include "model/norm.h"
 
@@ -18,18 +19,21 @@ struct ResidualStream {
     int bias = -1;           // Ports::in_bias of the layer that reads x: row of the last bias added to x; -1: none
 };
 
-// y = x + f(x), where f is a layer with an optional norm before and after it.
+// y = x + f(x), where f is a layer with an optional norm before and after it and, if the model has it, dropout at the
+// end.
 template <typename Layer>
 class Branch {
 public:
     // label: the name of the branch in the activation plan's rows.
-    Branch(ParamBuilder& b, const DecoderConfig& c, float out_std, const char* label, const ParamName& pre,
-           const ParamName& post)
+    Branch(ParamBuilder& b, const DecoderConfig& c, float out_std, const char* label, DropoutPlace place,
+           const ParamName& pre, const ParamName& post)
         : C_(c.C),
           label_(label),
           pre_(norm(c.norm_placement != NormPlacement::post, b, c, pre, " norm")),
           layer_(b, c, out_std),
-          post_(norm(c.norm_placement != NormPlacement::pre, b, c, post, " post-norm")) {}
+          post_(norm(c.norm_placement != NormPlacement::pre, b, c, post, " post-norm")) {
+        if (c.dropout > 0) dropout_.emplace(c.dropout, c.C, dropout_site(b.layer, place));
+    }
 
     const Layer& layer() const { return layer_; }
 
@@ -41,7 +45,8 @@ public:
                                           kept    ? Drop::never
                                           : post_ ? Drop::under_cheap
                                                   : Drop::under_block),
-                               stream.dx, post_ ? Tensor{} : plan.maximum(), post_ ? -1 : layer_.out_bias()};
+                               stream.dx, post_ || dropout_ ? Tensor{} : plan.maximum(),
+                               post_ || dropout_ ? -1 : layer_.out_bias()};
         Ports ports{.in = stream.x,
                     .din = stream.dx,
                     .dresidual = stream.dx,
@@ -60,8 +65,10 @@ public:
                      .in_bias = out_bias};
         };
         auto plan_last = [&](auto& layer) {
-            ports.out = y.x, ports.dout = y.dx, ports.residual = stream.x, ports.dout_maximum = y.dx_maximum;
+            ports.out = y.x, ports.residual = stream.x, ports.dout_maximum = y.dx_maximum;
+            ports.dout = dropout_ ? plan.gradient("gradient before dropout", C_) : y.dx;
             layer.plan(plan, ports);
+            if (dropout_) dropout_->plan({.out = y.x, .din = ports.dout, .dout = y.dx, .residual = stream.x});
         };
         if (pre_) plan_inner(*pre_, " norm", Drop::under_cheap, "gradient of norm output", -1);
         if (post_) {
@@ -79,9 +86,11 @@ public:
         if (pre_) f(*pre_);
         f(layer_);
         if (post_) f(*post_);
+        if (dropout_) f(*dropout_);
     }
     template <typename F>
     void for_each_reversed(F f) const {
+        if (dropout_) f(*dropout_);
         if (post_) f(*post_);
         f(layer_);
         if (pre_) f(*pre_);
@@ -98,13 +107,15 @@ private:
     std::optional<Norm> pre_;
     Layer layer_;
     std::optional<Norm> post_;
+    std::optional<Dropout> dropout_;
 };
 
 class Block {
 public:
     Block(ParamBuilder& b, const DecoderConfig& c, float out_std)
-        : attention_(b, c, out_std, "attention", c.names.attention_norm, c.names.attention_post_norm),
-          mlp_(b, c, out_std, "MLP", c.names.mlp_norm, c.names.mlp_post_norm) {}
+        : attention_(b, c, out_std, "attention", DropoutPlace::attention_output, c.names.attention_norm,
+                     c.names.attention_post_norm),
+          mlp_(b, c, out_std, "MLP", DropoutPlace::mlp_output, c.names.mlp_norm, c.names.mlp_post_norm) {}
 
     const Attention& attention() const { return attention_.layer(); }
 

@@ -12,7 +12,12 @@ template <typename T>
 class Decoder final : public Model {
 public:
     Decoder(const DecoderConfig& c, const DecoderRun& r, Context& context, const ParamShard& shard)
-        : r_(r), max_T_(c.max_T), ctx_(context), layers_(c), memory_(layers_.plan(r, Purpose::train)) {
+        : r_(r),
+          max_T_(c.max_T),
+          drops_(c.dropout > 0),
+          ctx_(context),
+          layers_(c),
+          memory_(layers_.plan(r, Purpose::train)) {
         params_ = std::make_unique<ParamStore>(layers_.table(), r.dtype, ctx_.stream, /*gradients=*/true, shard);
         if (r.offloaded_blocks > 0) offload_.emplace(memory_, ctx_.stream);
         layers_.prepare(pass({}));
@@ -29,6 +34,7 @@ public:
     void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                           const std::function<void(int)>& on_grads_ready) override {
         Pass<T> p = pass(batch, accumulate);
+        p.drops = drops_;
         if (offload_) p.offload = &*offload_;
         layers_.forward(p);
         layers_.head().losses(p, losses, grad_scale, true);
@@ -50,6 +56,7 @@ private:
 
     const DecoderRun r_;
     const int max_T_;
+    const bool drops_;
     Context& ctx_;
     DecoderLayers layers_;
     const Activations memory_;
@@ -112,10 +119,18 @@ double recompute_flops_share(const DecoderConfig& c, int T, const RecomputePlan&
     return layers.recompute_flops(layers.plan(run, Purpose::train), T) / (3 * layers.flops(T));
 }
 
+bool supports_flash(const DecoderConfig& c, const DecoderRun& r) {
+    return c.dropout == 0 && flash_attention_supports({r.B, r.T, c.NH, c.NKV, c.HS()}, r.dtype);
+}
+
 AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r) {
-    const bool possible = flash_attention_supports({r.B, r.T, c.NH, c.NKV, c.HS()}, r.dtype);
+    const bool possible = supports_flash(c, r);
     if (r.attention == AttentionKind::automatic)
         return possible && flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm;
+    CHECK_USAGE(
+        r.attention != AttentionKind::flash || c.dropout == 0,
+        "--attention flash: has no dropout of probabilities, but this run has --dropout {}; use --attention gemm",
+        c.dropout);
     CHECK_USAGE(
         r.attention != AttentionKind::flash || possible,
         "--attention flash: needs --dtype bf16, a head size of 64 or 128 and at most 65535 sequences, but this run "

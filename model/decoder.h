@@ -12,6 +12,8 @@ namespace teon {
 ParamTable decoder_params(const DecoderConfig& c);  // touches no device
 // Touches no device. Resolves AttentionKind::automatic.
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);
+// Whether flash attention can compute the model's attention. It has no dropout.
+bool supports_flash(const DecoderConfig& c, const DecoderRun& r);
 // The attention that the run uses. Throws UsageError if flash is asked for but not supported.
 AttentionKind resolve_attention(const DecoderConfig& c, const DecoderRun& r);
 

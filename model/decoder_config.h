@@ -62,9 +62,17 @@ struct DecoderConfig {
     float rope_low_turns = 0.0f, rope_high_turns = 0.0f;
     int rope_original_context = 0;
     float init_std = 0.02f;
+    // Probability with which training drops an element of the embedding's output, of the attention's probabilities and
+    // of what a branch adds to the residual stream.
+    float dropout = 0;
     bool scaled_residual_init = true;  // initialize attention output and mlp-down with init_std / sqrt(2 L), as GPT-2
     DecoderNames names;
 
+    // Whether a LayerNorm sums the gradient of the last bias of a branch: the next one on the residual stream, unless
+    // dropout comes between them, or the branch's own.
+    bool sums_out_bias() const {
+        return norm == NormKind::layernorm && (dropout == 0 || norm_placement != NormPlacement::pre);
+    }
     int HS() const { return head_size > 0 ? head_size : C / NH; }
     int attention_width() const { return NH * HS(); }
     int qkv_width() const { return (NH + 2 * NKV) * HS(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/embedding.h"
+#include "model/dropout.h"
 #include "model/param_builder.h"
 #include "model/pass.h"
 
@@ -9,7 +10,7 @@ namespace teon {
 
 class Embedding {
 public:
-    Embedding(ParamBuilder& b, const DecoderConfig& c) : C_(c.C), tied_(c.tied_head) {
+    Embedding(ParamBuilder& b, const DecoderConfig& c) : C_(c.C), dropout_(c.dropout), tied_(c.tied_head) {
         token_ = b.matrix(c.names.token, Role::token_embedding, c.Vp(), C_, c.V, C_, c.init_std);
         switch (c.positions) {
             case PositionKind::learned:
@@ -29,11 +30,13 @@ public:
     void forward(const Pass<T>& p) const {
         embedding_forward(p.at(out_), p.batch.tokens, p.batch.positions, p.weight(token_),
                           position_ >= 0 ? p.weight(position_) : nullptr, p.N(), C_, p.stream());
+        drop(p, p.at(out_));
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
         const Batch& b = p.batch;
+        drop(p, p.at(dout_));
         if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has overwritten all of it
         embedding_backward(p.grad(token_), p.at(dout_), b.tokens, b.token_order, p.N(), C_, p.stream());
         if (position_ < 0) return;
@@ -42,6 +45,13 @@ public:
     }
 
 private:
+    template <typename T>
+    void drop(const Pass<T>& p, T* x) const {
+        if (p.drops)
+            dropout(x, static_cast<const T*>(nullptr), x, p.N(), p.batch.T, C_,
+                    dropout_mask(p, dropout_, kEmbeddingSite), p.stream());
+    }
+
     // Only these gradients are zeroed first: embedding_backward does not write rows whose id is not in the batch.
     template <typename T>
     void clear(const Pass<T>& p, int row) const {
@@ -49,6 +59,7 @@ private:
     }
 
     int C_, token_ = -1, position_ = -1;
+    float dropout_;
     bool tied_;
     Tensor out_, dout_;
 };

@@ -71,6 +71,13 @@ const ModelFields& model_fields() {
          .help = "positions are divided by this (linear scaling)",
          .rotary = true,
          .in_preset = false},
+        {.key = "dropout",
+         .member = &C::dropout,
+         .most = 0.99,
+         .help = "probability of dropping an element of the embedding, of the attention's probabilities and of each "
+                 "branch's output while training; attention then multiplies matrices",
+         .in_preset = false,
+         .of_run = true},
         // The fields below have no flag: the family or the model of --init-from decides them.
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},

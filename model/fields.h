@@ -26,6 +26,7 @@ struct ModelField {
     std::string default_text = {};
     bool rotary = false;    // only families with rotary positions have the flag
     bool in_preset = true;  // --model implies a value, which the model of --init-from must match
+    bool of_run = false;    // not adopted from the model of --init-from
     bool logged = true;     // written to the model in a run's config.json
 
     int (*otherwise)(const DecoderConfig& c) = nullptr;  // the value that 0 stands for

@@ -41,8 +41,8 @@ void read_hf(DecoderConfig& c, HfReader& r) {
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
     r.require("n_ctx", c.max_T, c.max_T);
-    r.ignore({"resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_activation",
-              "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+    r.ignore({"embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
+              "summary_proj_to_labels", "summary_type", "summary_use_proj"});
 }
 
 }  // namespace
@@ -68,9 +68,9 @@ ModelFamily gpt2_family() {
                      always("gelu"),
                      {{"gelu_new", "gelu"}, {"gelu_pytorch_tanh", "gelu"}, {"gelu", "gelu-erf"}, {"relu2", "relu2"}}},
                     {"layer_norm_epsilon", "norm_eps", always(1e-5)},
-                    {.key = "resid_pdrop", .write = always(0.0)},
-                    {.key = "embd_pdrop", .write = always(0.0)},
-                    {.key = "attn_pdrop", .write = always(0.0)}},
+                    {"resid_pdrop", "dropout", always(0.1)},
+                    {.key = "embd_pdrop", .write = dropout_json},
+                    {.key = "attn_pdrop", .write = dropout_json}},
         .hf_tied_head = true,
         .read_hf = read_hf};
 }

@@ -137,6 +137,8 @@ void read_rope(DecoderConfig& c, HfReader& r) {
 
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
+nlohmann::ordered_json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
+
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_original_context > 0)
         return {{"rope_type", "llama3"},

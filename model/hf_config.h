@@ -56,5 +56,6 @@ private:
 void read_rope(DecoderConfig& c, HfReader& r);
 nlohmann::ordered_json rope_base_json(const DecoderConfig& c);
 nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c);
+nlohmann::ordered_json dropout_json(const DecoderConfig& c);
 
 }  // namespace teon

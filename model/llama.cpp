@@ -45,7 +45,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
 
 void read_hf(DecoderConfig& c, HfReader& r) {
     read_rope(c, r);
-    r.ignore({"attention_dropout", "pretraining_tp"});  // pretraining_tp splits products without changing them
+    r.ignore({"pretraining_tp"});  // pretraining_tp splits products without changing them
 }
 
 }  // namespace
@@ -77,6 +77,7 @@ ModelFamily llama_family() {
                         {"rms_norm_eps", "norm_eps", always(1e-6)},
                         {.key = "rope_theta", .write = rope_base_json},
                         {.key = "rope_scaling", .write = rope_scaling_json},
+                        {"attention_dropout", "dropout", always(0.0)},
                         {"attention_bias", "attention_biases", always(false)},
                         {"mlp_bias", "mlp_biases", always(false)}},
             .read_hf = read_hf};

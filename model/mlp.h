@@ -24,7 +24,7 @@ public:
                 break;
         }
         down_ = Linear(b, {{n.down, Role::mlp_down, c.C, c.C}}, F_, c.F, out_std, c.mlp_biases);
-        down_.bias_summed = c.norm == NormKind::layernorm;
+        down_.bias_summed = c.sums_out_bias();
     }
 
     int out_bias() const { return down_.bias; }
@@ -108,7 +108,7 @@ private:
     }
     template <typename T>
     void down(const Pass<T>& p) const {
-        down_.forward(p, p.at(ports_.out), p.at(after_), p.N(), p.at(ports_.residual));
+        down_.forward(p, p.at(ports_.out), p.at(after_), p.N(), p.residual(ports_));
     }
     template <typename T>
     void activate(const Pass<T>& p) const {

@@ -35,7 +35,7 @@ public:
     void forward(const Pass<T>& p) const {
         T* out = p.at(ports_.out);
         float* maximum = p.floats(ports_.out_maximum);
-        const T *residual = p.at(ports_.residual), *x = p.at(ports_.in), *weight = p.weight(weight_);
+        const T *residual = p.residual(ports_), *x = p.at(ports_.in), *weight = p.weight(weight_);
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_forward(out, p.floats(mean_), p.floats(rstd_), residual, x, weight, p.weight(bias_),

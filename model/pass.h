@@ -33,6 +33,7 @@ struct Pass {
     Batch batch;
     int cached = 0;                        // generation: tokens of each sequence in the cache
     bool accumulate = false;               // parameter gradients: +=, else =
+    bool drops = false;                    // dropout applies: a pass with a backward pass of a model that has it
     ActivationOffload* offload = nullptr;  // set for passes with a backward pass if blocks are offloaded
 
     int N() const { return batch.B * batch.T; }
@@ -42,6 +43,8 @@ struct Pass {
     void* bytes(Tensor s) const { return memory.at<void>(s); }
     const T* weight(int row) const { return params.work<T>(row); }
     float* grad(int row) const { return params.grad(row); }
+    // What the last layer of a branch adds to its output. With dropout, Dropout adds it instead.
+    const T* residual(const Ports& ports) const { return drops ? nullptr : at(ports.residual); }
     bool keeps(Tensor s) const { return memory.plan().keeps(s); }
 };
 

@@ -187,7 +187,8 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
               {"mixture", mixture_json(p.train)},
               {"vocab_size", p.train.vocab_size},
               {"delimiter", p.train.delimiter},
-              {"tokenizer", p.train.tokenizer}}},
+              {"tokenizer", p.train.tokenizer},
+              {"val_bytes_of", p.val.counts_text() ? "source" : "tokens"}}},
             {"stacks", stacks_json(p)}};
 }
 

@@ -262,6 +262,8 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.integer("--eval-every", o.eval_every, 0, kMaxCount, "steps between evaluations; 0: only at the end");
     t.integer("--eval-tokens", o.eval_tokens, 1, kMaxCount, "validation tokens per evaluation").default_text =
         "all, at most 10485760";
+    t.integer("--patience", o.patience, 0, kMaxCount,
+              "end the run after this many evaluations in a row without a lower validation loss; 0: never");
     t.integer("--log-every", o.log_every, 1, kMaxInt, "steps between console lines");
     t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
               "steps between measurements of singular vector alignment; 0: never");
@@ -300,6 +302,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
               "keep this many checkpoints; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
               "also keep checkpoints of steps that are multiples of this; 0: none");
+    t.toggle("--keep-best", o.keep_best,
+             "also keep the checkpoint with the lowest validation loss, which the link `best` in --out points to");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
              "wait for each checkpoint instead of training while it is written");
     t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
@@ -491,6 +495,8 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     needs({"--min-lr-ratio"}, o.schedule.kind != ScheduleKind::constant, "a --schedule that decays");
     needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
+    CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",
+                o.patience);
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
     std::error_code error;

@@ -68,6 +68,8 @@ struct Options {
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
     double checkpoint_minutes = 30;
+    bool keep_best = false;
+    int64_t patience = 0;  // evaluations; 0: none
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string init_from;
     // The model of --init-from after it was read, or the checkpoint's model in a resumed run. Flags must agree with it.

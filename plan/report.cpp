@@ -64,15 +64,19 @@ std::string plan_report(const RunPlan& p) {
                                                                              static_cast<double>(p.data_tokens))
                                        : ""));
     line("checkpoints",
-         fmt::format("at the end{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+         fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
                      o.checkpoint_minutes > 0
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
-                         : ""));
+                         : "",
+                     o.keep_best ? ", of the lowest validation loss" : ""));
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
     if (o.matmul_dtype != MatmulDType::same)
         line("products",
              fmt::format("of blocks in FP8: e4m3, gradients {}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3"));
-    line("attention", std::string(name_of(p.run.attention)));
+    line("attention", fmt::format("{}{}", name_of(p.run.attention),
+                                  c.dropout > 0 && p.is_gpu ? ", slower than flash, which has no dropout" : ""));
+    if (c.dropout > 0)
+        line("dropout", fmt::format("{:g} of embedding, attention probabilities and branches", c.dropout));
     if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));
     if (o.offload.activations)

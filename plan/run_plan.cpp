@@ -22,7 +22,7 @@ void check_agrees(const ModelFamily& family, const Options& o, const DecoderConf
     const bool preset = o.given.count("--model") > 0;
     const DecoderConfig wanted = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
     for (const ModelField& f : family.fields) {
-        if (!family.has_flag(f)) continue;
+        if (!family.has_flag(f) || f.of_run) continue;
         const bool given = o.given.count(f.flag()) > 0;
         CHECK_USAGE(f.get(wanted) == f.get(model) || !(given || (preset && f.in_preset)),
                     "{} {}: the model of --init-from has {}; leave the flag out to take it as it is",
@@ -36,6 +36,8 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
     if (o.adopted) {
         c = o.adopted->config;
         check_agrees(family, o, c);
+        for (const ModelField& f : family.fields)
+            if (f.of_run && o.fields.contains(f.key)) f.set(c, o.fields[f.key], f.name());
         CHECK_USAGE(o.seq_len <= c.max_T, "--seq-len {}: the model of --init-from has a context of {}", o.seq_len,
                     c.max_T);
         check_model_tokenizer(data, o.adopted->folder, c.V);
@@ -146,6 +148,9 @@ void plan_length(RunPlan& p) {
     const auto [first, last] = o.profile_steps;
     CHECK_USAGE(last == 0 || p.steps == 0 || last <= p.steps, "--profile-steps {}:{}: the run has {} steps", first,
                 last, p.steps);
+    if (p.val.shards.empty() && !p.train.shards.empty())
+        CHECK_USAGE(!o.keep_best && o.patience == 0, "{}: there are no validation data; give --val-data",
+                    o.keep_best ? "--keep-best" : fmt::format("--patience {}", o.patience));
     if (!p.val.shards.empty()) {
         const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
         p.eval_windows = std::min(windows_of(p.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
@@ -164,7 +169,7 @@ DTypeChoice storage_of(const RunPlan& p) {
 
 AttentionKind attention_of(const RunPlan& p) {
     const DecoderConfig& c = p.config;
-    const bool tensor_cores = p.is_gpu && flash_attention_supports({1, p.run.T, c.NH, c.NKV, c.HS()}, p.run.dtype);
+    const bool tensor_cores = p.is_gpu && supports_flash(c, p.run);
     if (p.options.attention == AttentionKind::automatic && tensor_cores) return AttentionKind::flash;
     DecoderRun asked = p.run;
     asked.attention = p.options.attention;
@@ -193,6 +198,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 
     p.run.B = std::max(1, o.micro_batch);
     p.run.T = o.seq_len;
+    p.run.seed = o.seed;
     const DTypeChoice dtype = storage_of(p);
     p.dtype_reason = dtype.reason;
     o.dtype = p.run.dtype = dtype.dtype;

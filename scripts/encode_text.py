@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 
+from teon_data import token_table
 from teon_data import tokenizer as tokenizers
 from teon_data.files import first_line
 
@@ -37,8 +38,8 @@ class Answers:
             if "text" in request:
                 return {"tokens": [int(token) for token in self.tokenizer.encode([request["text"]])[0]]}
             table = self.tokenizer.token_bytes()
-            first_blank = tokenizers.adds_first_blank(self.tokenizer, table)
-            return {"tokens_bin": tokenizers.tokens_bin(table, self.tokenizer.delimiter, first_blank).hex()}
+            first_blank = token_table.adds_first_blank(self.tokenizer, table)
+            return {"tokens_bin": token_table.tokens_bin(table, self.tokenizer.delimiter, first_blank).hex()}
         except BaseException as error:  # the libraries' panics are no Exception
             return {"error": first_line(error)}
 

@@ -101,6 +101,7 @@ def parse(arguments):
         else os.cpu_count(), metavar="N", help="worker processes (default %(default)s, the cores of this machine)")
     add("--delete-downloads", action="store_true",
         help="remove each downloaded file when its tokens are in the shards; do not keep it in the hub's cache")
+    add("--lossy", action="store_true", help="accept a tokenizer from whose tokens texts cannot be restored")
     options = parser.parse_args(arguments)
 
     tokenizer.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
@@ -115,7 +116,7 @@ def parse(arguments):
     return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
                options.delimiter, options.text_field, options.txt_documents == "line", options.shard_tokens,
                options.val_tokens, options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
-               options.delete_downloads)
+               options.delete_downloads, options.lossy)
 
 
 def default_name(source):

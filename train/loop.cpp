@@ -20,6 +20,7 @@
 #include "runtime/context.h"
 #include "runtime/linalg_library.h"
 #include "train/algorithms.h"
+#include "train/best.h"
 #include "train/console.h"
 #include "train/evaluation.h"
 #include "train/guard.h"
@@ -159,6 +160,7 @@ public:
         record(step, "log_damaged", log.damage);
         diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
+        best_ = best_of(log.evaluations);
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->found.passed_over) record(step, "checkpoint_passed_over", fault);
@@ -167,6 +169,7 @@ public:
         for (const nlohmann::json& change : run_["changes"])
             if (change["step"] == step) record(step, change["event"], change["reason"]);
         saver_.remove_old(step);
+        if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step);  // a kill may have come before
     }
 
     // Trains. Returns the signal that stopped the run, else 0.
@@ -174,6 +177,7 @@ public:
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (diagnosis_missing_ && stop.empty()) report_alignment();
         if (evaluation_missing_ && stop.empty()) stop = evaluate_now();
+        if (stop.empty()) stop = out_of_patience();  // so did the run before
         while (trainer_.steps_done() < plan_.steps && stop.empty()) {
             if (trainer_.steps_done() + 1 == o_.profile_steps.first) begin_profile();
             step();
@@ -202,8 +206,9 @@ public:
         metrics_.sync();
         if (stop.empty()) return 0;
         if (trainer_.steps_done() < plan_.steps)
-            console_.note(
-                fmt::format("stopped by {} after step {}; continue with --resume", stop, trainer_.steps_done()));
+            console_.note(fmt::format("stopped by {} after step {}; continue with --resume{}", stop,
+                                      trainer_.steps_done(),
+                                      out_of_patience().empty() ? "" : " and a larger --patience, or 0"));
         if (ctx_.comm->size() > 1) agree(true);  // so that no rank ends before rank 0 has saved, as if it had failed
         return stop_.signal();
     }
@@ -231,6 +236,9 @@ private:
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
         if (o_.adopted)
             for (const std::string& note : notes_on(*o_.adopted)) console_.note(note);
+        if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
+            console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
+                                      o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));
     }
 
     // Logs and prints an event unless the reason is empty.
@@ -316,8 +324,38 @@ private:
         json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
         line.update(evaluation_json(e, val_bytes_));
         metrics_.write(line);
-        console_.note(fmt::format("eval {} | {}", step, evaluation_text(e, val_bytes_)));
-        return "";
+        const bool best = best_.count({step, e.loss});
+        console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_bytes_),
+                                  best && (o_.keep_best || o_.patience > 0) ? " | lowest so far" : ""));
+        if (best && o_.keep_best) keep_best();
+        const std::string stop = out_of_patience();
+        if (!stop.empty()) metrics_.event(step, "out_of_patience", stop);
+        return stop;
+    }
+
+    // Every rank has evaluated the same loss and decides the same.
+    std::string out_of_patience() const {
+        return trainer_.steps_done() < plan_.steps ? best_.out_of_patience(o_.patience) : "";
+    }
+
+    // Keeps the checkpoint of this step, which has just been evaluated. If it was not due, the next best one replaces
+    // it.
+    void keep_best() {
+        if (saved_step_ == trainer_.steps_done())
+            saver_.mark_best(saved_step_);
+        else
+            save_now(o_.checkpoint_sync, /*interim=*/true, /*best=*/true);
+    }
+
+    // Returns the lowest loss of the log's evaluations, of which only rank 0 knows, since the validation data changed.
+    BestLoss best_of(const std::vector<LoggedEvaluation>& evaluations) {
+        int64_t changed = -1;
+        for (const nlohmann::json& change : run_["changes"])
+            if (change["event"] == "validation_changed") changed = change["step"];
+        BestLoss best;
+        for (const LoggedEvaluation& e : evaluations)
+            if (e.step > changed) best.count(e);
+        return BestLoss::parse(broadcast_from_rank_0(best.text(), ctx_));
     }
 
     // Writes a sample. A failure does not end the run. Returns why the run stops if it is to stop and has one rank.
@@ -384,7 +422,7 @@ private:
 
     // Saves the state after the last step, whose metrics must have been logged: the log that a checkpoint refers to
     // then has every line up to its step. Throws Error instead if the optimizer's state is not finite.
-    void save_now(bool wait, bool interim = false) {
+    void save_now(bool wait, bool interim = false, bool best = false) {
         optimizer_.check_finite(ctx_);
         const int64_t step = trainer_.steps_done();
         saved_step_ = step;
@@ -392,7 +430,7 @@ private:
         save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
                      metrics_.position(), run_},
-                    wait);
+                    best, wait);
     }
 
     const RunPlan& plan_;
@@ -409,7 +447,8 @@ private:
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // if there is validation data
     std::optional<int64_t> val_bytes_;    // of text that is evaluated, if known
-    std::unique_ptr<Samples> samples_;    // of --sample-every, on rank 0
+    BestLoss best_;
+    std::unique_ptr<Samples> samples_;  // of --sample-every, on rank 0
     Optimizer optimizer_;
     Trainer trainer_;
     Saver saver_;

@@ -21,6 +21,11 @@ namespace {
 
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
 
+LoggedEvaluation evaluation_of(const nlohmann::json& line) {
+    const nlohmann::json loss = line.value("val_loss", nlohmann::json());
+    return {line["step"].get<int64_t>(), loss.is_number() ? loss.get<double>() : std::nan("")};
+}
+
 }  // namespace
 
 MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved) {
@@ -47,6 +52,7 @@ MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, con
         if (good && !later) {
             const nlohmann::json kind = j["step"] == step ? j.value("kind", nlohmann::json()) : nlohmann::json();
             opened.evaluated |= kind == "eval";
+            if (j.value("kind", nlohmann::json()) == "eval") opened.evaluations.push_back(evaluation_of(j));
             opened.diagnosed |= kind == "diagnose";
             kept += line;
         } else {

@@ -33,6 +33,12 @@ struct StepMetrics {
     double loss_z = 0, grad_norm_z = 0;  // StepControl's
 };
 
+// A line of an evaluation. loss: NaN if it was not finite.
+struct LoggedEvaluation {
+    int64_t step = 0;
+    double loss = 0;
+};
+
 // An append-only file of one JSON object per line. One write call writes a line, so that a kill leaves whole lines. NaN
 // and infinities become null. If lines cannot be written (the disk is full), keeps them, tries again with each later
 // line or sync(), and reports the first failure on standard error. Drops lines until open().
@@ -40,10 +46,11 @@ class MetricsFile {
 public:
     explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}
     struct Opened {
-        bool evaluated = false;  // there is a line of an evaluation after `step`
-        bool diagnosed = false;  // there are lines of --diagnose-every after `step`
-        std::string damage;      // what is wrong, and where the whole log was kept; empty: nothing
-        std::string cut;         // how much was cut, and where it was kept; empty: nothing
+        std::vector<LoggedEvaluation> evaluations;  // up to `step`, in order
+        bool evaluated = false;                     // there is a line of an evaluation after `step`
+        bool diagnosed = false;                     // there are lines of --diagnose-every after `step`
+        std::string damage;                         // what is wrong, and where the whole log was kept; empty: nothing
+        std::string cut;                            // how much was cut, and where it was kept; empty: nothing
     };
     // Opens the log to continue it after the lines up to `step`. saved: the end of the log when the checkpoint of
     // `step` was made. After that position, moves everything from the first line of a later step on, or an incomplete

@@ -38,7 +38,7 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
         writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(run, metrics), model.params(), optimizer.state());
 }
 
-void Saver::save(const TrainingState& state, bool wait) {
+void Saver::save(const TrainingState& state, bool best, bool wait) {
     this->wait();
     // Weights and state are collected in the memory of the gradients, which the next step overwrites.
     const ParamStore& params = model_.params();
@@ -53,7 +53,7 @@ void Saver::save(const TrainingState& state, bool wait) {
             return gradients;
         };
     if (writer_) {
-        writer_->save(state, ctx_.stream, collected, window);
+        writer_->save(state, ctx_.stream, collected, window, best);
     } else {
         for_each_window(elements_of(tensors), window, collected);
     }
@@ -64,6 +64,14 @@ void Saver::save(const TrainingState& state, bool wait) {
 
 void Saver::wait() {
     on_rank_0(ctx_, [&] { report(true); });
+}
+
+void Saver::mark_best(int64_t step) {
+    on_rank_0(ctx_, [&] {
+        report(true);
+        const std::string fault = writer_ ? writer_->mark_best(step) : "";
+        if (!fault.empty()) console_.note(fault);
+    });
 }
 
 void Saver::remove_old(int64_t step) {

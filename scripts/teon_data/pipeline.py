@@ -12,23 +12,26 @@ before the frontier are removed, and parts after it are kept.
 """
 
 import collections
+import contextlib
 import fcntl
 import os
 import shutil
 import time
 
-from . import VERSION
+from . import VERSION, round_trip
 from . import tokenizer as tokenizers
 from .documents import Reader
 from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .interrupts import raise_received
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
+from .source_bytes import TextHash
 from .sources import LocalSource, open_source, units
-from .workers import Advance, Join, Pool, Tokenize
+from .workers import Advance, Join, Note, Pool, Tokenize
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
+NAMED_TEXTS = 20    # that are left out; further ones are only counted
 MOST_UNITS, MOST_SHARDS = 100_000, 10_000
 BYTES_OF_TOKEN = 4  # about, of text
 LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
@@ -36,10 +39,12 @@ CURES = {  # reason of bad rows: advice
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
     "not JSON": "write one JSON object per line",
+    "special token": "choose a tokenizer or a --delimiter that this text does not spell",
+    "not tokenized": "choose another tokenizer",
     "NUL bytes": "it is not text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
 # The shape of state.json in this version (check_shape).
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
-         "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
+         "consumed": int, "rows": {str: int}, "text": [int], "tokenizer": {"vocab_size": int, "delimiter": int}}
 SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest in this version
 
 
@@ -101,7 +106,8 @@ class Run:
         """Removes the files of a run that failed before its first state."""
         if not os.path.exists(self.state_path) and not os.path.exists(self.manifest_path):
             shutil.rmtree(self.folder, ignore_errors=True)
-            shutil.rmtree(os.path.join(self.job.out, "tokenizer.staged"), ignore_errors=True)
+            for unused in ("tokenizer", "tokenizer.staged"):
+                shutil.rmtree(os.path.join(self.job.out, unused), ignore_errors=True)
             if not os.listdir(self.job.out):
                 os.rmdir(self.job.out)
 
@@ -184,11 +190,13 @@ class Run:
             check_counts(job, self.source.files)
             description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
                                             job.delimiter, self._training_texts())
+            loaded = tokenizers.load(os.path.join(job.out, "tokenizer"))
+            self._check_round_trip(loaded)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)
             state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
                      "tokenizer": description, "next_shard": 0, "frontier": [0, 0, 0], "shards": [], "consumed": 0,
-                     "rows": dict.fromkeys(ROW_COUNTS, 0)}
+                     "rows": dict.fromkeys(ROW_COUNTS, 0), "text": [0, 0]}
         self.state = state
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
@@ -197,6 +205,13 @@ class Run:
         write_json(self.state_path, state)
         self._gather_parts()
 
+    def _check_round_trip(self, tokenizer):
+        def documents():
+            with contextlib.suppress(Failure):  # a worker meets it again, in the order of the input
+                yield from self._first_texts()
+
+        round_trip.check(tokenizer, round_trip.sample(documents()), self.job.lossy, self.notice)
+
     def _training_texts(self):
         """Yields the first --train-bytes of the input's text, for train:SIZE."""
         size = sum(file.size for file in self.source.files)
@@ -204,19 +219,24 @@ class Run:
                                                      for file in self.source.files)
         self.notice(f"training a tokenizer on the input's {size:,} bytes" if whole else
                     f"training a tokenizer on at most the first {self.job.train_bytes:,} bytes of the input's text")
-        reader = Reader(self.job.read_options(cuttable=True))
         left = self.job.train_bytes
-        for index, file in enumerate(self.source.files):
-            while (path := self.source.local_path(index)) is None:
-                time.sleep(0.2)
-            for unit in units(index, path, file, reader.options):
-                for text, _ in reader.documents(unit, collections.Counter()):
-                    yield text
-                    left -= len(text.encode())
-                    if left <= 0:
-                        return
-                if reader.extent()[1]:
-                    break
+        for text in self._first_texts():
+            yield text
+            left -= len(text.encode())
+            if left <= 0:
+                return
+
+    def _first_texts(self):
+        """Yields the texts of the input in order; a text file that is one document in pieces."""
+        with contextlib.closing(Reader(self.job.read_options(cuttable=True))) as reader:
+            for index, file in enumerate(self.source.files):
+                while (path := self.source.local_path(index)) is None:
+                    time.sleep(0.2)
+                for unit in units(index, path, file, reader.options):
+                    for text, _ in reader.documents(unit, collections.Counter()):
+                        yield text
+                    if reader.extent()[1]:
+                        break
 
     def _accept_inputs(self, files):
         """Accepts changes since the last run in files of which no token was used, and refuses all others."""
@@ -245,6 +265,7 @@ class Run:
         self.rows = collections.Counter(self.state["rows"])  # up to the end of the chain
         self.failure = None                       # (file, unit) and Failure of the earliest unit that has failed
         self.made = 0                             # units tokenized by this run
+        self.named = 0                            # texts left out by this run
         self.under_way = {}                       # the latest Advance of each unit in progress
         self.seen = collections.Counter(          # for the progress bar
             tokens=self.finished_tokens, consumed=self.state["consumed"],
@@ -329,6 +350,9 @@ class Run:
                     if isinstance(result, Advance):
                         self.under_way[task.unit] = result
                         continue
+                    if isinstance(result, Note):
+                        self._name(result.line)
+                        continue
                     if isinstance(task, Join):
                         joining = False
                         if isinstance(result, Failure):
@@ -345,6 +369,14 @@ class Run:
                 progress.update()
         if not self.ended:
             raise self.failure[1]
+
+    def _name(self, line):
+        """Prints the notes of the first texts that are left out; all are counted."""
+        self.named += 1
+        if self.named <= NAMED_TEXTS:
+            self.notice(line)
+        elif self.named == NAMED_TEXTS + 1:
+            self.notice("further texts are left out without being named")
 
     def _next_task(self, pool, joining):
         """Returns the next task of an idle worker: to join a shard, to tokenize a unit, or None for now."""
@@ -393,7 +425,7 @@ class Run:
         for part in self.chain:
             count = min(part.tokens - skip, left)
             if count:
-                pieces.append((part.path, skip, count))
+                pieces.append((part, skip, count))
             left -= count
             skip = 0
             if not left:
@@ -427,16 +459,24 @@ class Run:
         for name, count in zip(ROW_COUNTS, part.rows):
             self.state["rows"][name] += count
         self.state["consumed"] += part.consumed
+        text = TextHash(*self.state["text"])
+        text.append(*part.text)
+        self.state["text"] = [text.length, text.value]
 
     # ---- The end
 
     def _finish(self):
         state, tokenizer = self.state, self.tokenizer
+        all_tokens = self.finished_tokens + self.chain_tokens
         for part in self.chain:  # parts without tokens, and parts behind --max-tokens
             self._count_part(part)
         self._check_rows(self.source.description)  # --max-tokens may have ended within a file
         if not state["shards"]:
             raise WrongOption(f"{self.source.description}: no text found")
+        tokens = sum(shard["tokens"] for shard in state["shards"])
+        documents = sum(shard["documents"] for shard in state["shards"])
+        whole = tokens == all_tokens
+        text = {"bytes": state["text"][0] - documents, "hash": TextHash(*state["text"]).hex()} if whole else None
         bad_rows = {name: count for name, count in state["rows"].items() if name != "good"}
         files = [{"file": path, "bytes": size} for path, size, _ in state["files"]]
         manifest = {
@@ -444,8 +484,8 @@ class Run:
             "source": self.source.facts | {"files": files},
             "tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": tokenizer["delimiter"],
             "token_bytes": self.dtype.itemsize,
-            "tokens": sum(shard["tokens"] for shard in state["shards"]),
-            "documents": sum(shard["documents"] for shard in state["shards"]),
+            "tokens": tokens, "documents": documents,
+            "text": text,  # of all documents, unless --max-tokens cut the last one
             "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"],
             "options": state["options"]}
         write_json(self.manifest_path, manifest)

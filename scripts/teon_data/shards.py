@@ -23,11 +23,12 @@ from .files import (
     sync_and_rename,
     sync_folder,
 )
+from .source_bytes import CORRECTION, TextHash, clipped, write_corrections
 
 HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
 COPY_TOKENS = 1 << 20                           # tokens per block when shards are written or checked
-BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "NUL bytes")
+BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "NUL bytes", "special token", "not tokenized")
 ROW_COUNTS = ("good", *BAD_REASONS)
 SHARD = {"file": str, "split": str, "tokens": int, "documents": int, "sha256": str}
 MANIFEST = {"source": {"description": str}, "vocab_size": int, "delimiter": int, "token_bytes": int, "tokens": int,
@@ -77,16 +78,19 @@ class Part:
     consumed: int   # bytes of the input file in the unit, for the progress bar
     last: bool      # whether this is the last unit of the input file
     rows: tuple     # one count per ROW_COUNTS
+    corrections: int  # after the tokens (source_bytes.py)
+    text: tuple     # (length, value) of the TextHash of its documents
 
-    HEADER = struct.Struct("<8s10q")
-    MAGIC = b"teonpar3"
+    HEADER = struct.Struct("<8s14q16s")
+    MAGIC = b"teonpar4"
 
     @staticmethod
     def name(file, unit):
         return f"{file:06d}_{unit:08d}.part"
 
     def pack(self):
-        return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.rows)
+        return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.rows,
+                                self.corrections, self.text[0], self.text[1].to_bytes(16, "big"))
 
     @classmethod
     def read(cls, path, width):
@@ -97,14 +101,20 @@ class Part:
             size = os.fstat(file.fileno()).st_size
         if not match or len(header) < cls.HEADER.size:
             return None
-        magic, tokens, documents, consumed, last, *rows = cls.HEADER.unpack(header)
-        if magic != cls.MAGIC or size != cls.HEADER.size + tokens * width:
+        magic, tokens, documents, consumed, last, *rows, corrections, length, value = cls.HEADER.unpack(header)
+        if magic != cls.MAGIC or size != cls.HEADER.size + tokens * width + corrections * CORRECTION.itemsize:
             return None
-        return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(rows))
+        return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(rows),
+                   corrections, (length, int.from_bytes(value, "big")))
+
+    def read_corrections(self, width):
+        with open(self.path, "rb") as file:
+            file.seek(self.HEADER.size + self.tokens * width)
+            return np.fromfile(file, CORRECTION, self.corrections)
 
 
 def write_part(folder, file, unit, tokenized, rows, extent):
-    """Writes a part from `tokenized`, an iterator of (token array, documents that begin in it), and returns the part.
+    """Writes a part from `tokenized`, an iterator of Batches (workers.py), and returns the part.
 
     `rows` is the Counter that the iterator fills; `extent()` returns (consumed, last) after the iterator has ended. The
     part gets its name only when it is complete and on disk.
@@ -112,46 +122,77 @@ def write_part(folder, file, unit, tokenized, rows, extent):
     path = os.path.join(folder, Part.name(file, unit))
     staged = f"{path}.{os.getpid()}.staged"
     tokens = documents = 0
+    corrections, text = [np.empty(0, CORRECTION)], TextHash()
     with open(staged, "wb") as out:
         out.write(b"\0" * Part.HEADER.size)
-        for array, begun in tokenized:
-            out.write(array)
-            tokens += array.size
-            documents += begun
+        for batch in tokenized:
+            out.write(batch.tokens)
+            batch.corrections["first"] += tokens
+            corrections.append(batch.corrections)
+            text.append_bytes(batch.text)
+            tokens += batch.tokens.size
+            documents += batch.documents
+        corrections = np.concatenate(corrections)
+        out.write(corrections)
         consumed, last = extent()
-        part = Part(file, unit, path, tokens, documents, consumed, last, tuple(rows[name] for name in ROW_COUNTS))
+        part = Part(file, unit, path, tokens, documents, consumed, last, tuple(rows[name] for name in ROW_COUNTS),
+                    corrections.size, (text.length, text.value))
         out.seek(0)
         out.write(part.pack())
         sync_and_rename(out, staged, path)
     return part
 
 
-def write_shard(path, staged, pieces, tokens, dtype, delimiter):
-    """Joins `pieces`, a list of (part path, first token, tokens), into a shard of `tokens` tokens.
+def corrections_path(shard):
+    return shard.removesuffix(".bin") + ".bytes"
+
+
+def write_shard(path, staged, pieces, tokens, dtype, lengths):
+    """Joins `pieces`, a list of (part, first token, tokens), into a shard of `tokens` tokens. Its corrections, if any,
+    go to a file beside it.
 
     Returns its manifest entry without the split. Copies in blocks, so that memory does not depend on the shard's size.
     """
     digest = hashlib.sha256()
-    documents = 0
+    documents = text_bytes = written = 0
+    corrections = []
+    previous = None  # the token before the block
     with open(staged, "wb") as out:
         header = shard_header(tokens, dtype.itemsize)
         out.write(header)
         digest.update(header)
         for part, first, count in pieces:
-            with open(part, "rb") as source:
-                source.seek(Part.HEADER.size + first * dtype.itemsize)
+            if part.corrections:
+                corrections.append(clipped(part.read_corrections(dtype.itemsize), first, first + count,
+                                           written - first))
+            written += count
+            with open(part.path, "rb") as source:
+                source.seek(Part.HEADER.size + max(first - 1, 0) * dtype.itemsize)
+                if first:
+                    previous = int(np.fromfile(source, dtype, 1)[0])
                 while count:
                     block = np.fromfile(source, dtype, min(count, COPY_TOKENS))
                     if not block.size:
-                        raise Failure(f"{part}: shorter than when it was written; remove it and run again")
+                        raise Failure(f"{part.path}: shorter than when it was written; remove it and run again")
                     count -= block.size
-                    documents += int(np.count_nonzero(block == delimiter))
+                    documents += int(np.count_nonzero(block == lengths.delimiter))
+                    text_bytes += int(lengths(block, previous).sum())
+                    previous = int(block[-1])
                     digest.update(block)
                     out.write(block)
+        entry = {"file": os.path.basename(path), "tokens": tokens, "documents": documents,
+                 "bytes": HEADER_BYTES + tokens * dtype.itemsize, "text_bytes": text_bytes,
+                 "sha256": digest.hexdigest()}
+        corrections = np.concatenate(corrections) if corrections else np.empty(0, CORRECTION)
+        if corrections.size:
+            with open(staged + ".bytes", "wb") as beside:
+                write_corrections(beside, corrections)
+                sync_and_rename(beside, staged + ".bytes", corrections_path(path))
+            entry["text_bytes"] += int(corrections["difference"].sum())
+            entry["corrections"] = sha256_file(corrections_path(path))
         sync_and_rename(out, staged, path)
     sync_folder(os.path.dirname(path))
-    return {"file": os.path.basename(path), "tokens": tokens, "documents": documents,
-            "bytes": HEADER_BYTES + tokens * dtype.itemsize, "sha256": digest.hexdigest()}
+    return entry
 
 
 def check_shard(folder, entry, vocab_size, delimiter, width):
@@ -178,10 +219,20 @@ def check_shard(folder, entry, vocab_size, delimiter, width):
         faults.append(f"{path}: token {largest} is outside the vocabulary of {vocab_size}")
     if documents != entry["documents"]:
         faults.append(f"{path}: {documents} documents; the manifest says {entry['documents']}")
+    if "corrections" in entry:
+        faults += check_file(corrections_path(path), entry["corrections"])
     if digest.hexdigest() != entry["sha256"]:
         faults.append(f"{path}: contents differ from the manifest (SHA-256 {digest.hexdigest()[:16]}..., "
                       f"expected {entry['sha256'][:16]}...)")
     return faults
+
+
+def check_file(path, digest):
+    """Compares a file's SHA-256; returns the fault as a list of lines."""
+    try:
+        return [] if sha256_file(path) == digest else [f"{path}: contents differ from the manifest"]
+    except (Failure, OSError) as error:
+        return [str(error) if isinstance(error, Failure) else f"{path}: {first_line(error)}"]
 
 
 def read_manifest(folder):
@@ -210,12 +261,7 @@ def verify(folder, threads):
     faults += [f"{os.path.join(folder, name)}: not in the manifest"
                for name in sorted(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
     for name, digest in manifest["tokenizer"]["files"].items():
-        path = os.path.join(folder, "tokenizer", name)
-        try:
-            if sha256_file(path) != digest:
-                faults.append(f"{path}: contents differ from the manifest")
-        except (Failure, OSError) as error:
-            faults.append(str(error) if isinstance(error, Failure) else f"{path}: {first_line(error)}")
+        faults += check_file(os.path.join(folder, "tokenizer", name), digest)
     return manifest, faults
 
 

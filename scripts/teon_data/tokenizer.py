@@ -1,17 +1,15 @@
 """Tokenizers behind one interface, and the folder beside the shards with a tokenizer's files.
 
 The folder has the tokenizer's own files (vocab.bpe and encoder.json, tokenizer.model, tokenizer.json), description.json
-and tokens.bin, the bytes of every id, which suffices to decode text (tokens_bin() has its layout). Loading a tokenizer
-imports only its own library, because scripts/encode_text.py does so for every prompt.
+and tokens.bin (token_table.py). Loading a tokenizer imports only its own library, because scripts/encode_text.py does
+so for every prompt.
 """
 
 import array
-import hashlib
 import json
 import os
 import re
 import shutil
-import struct
 
 from .files import (
     HUB_NAME,
@@ -25,6 +23,7 @@ from .files import (
     sync_folder,
     write_json,
 )
+from .token_table import LONGEST_OF_VERSION_2, adds_first_blank, identity, tokens_bin
 
 GPT2_DELIMITER = "<|endoftext|>"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -35,8 +34,6 @@ LLAMA2 = "hf:NousResearch/Llama-2-7b-hf"  # the official repository requires a r
 FILES = ("tokenizer.json", "tokenizer.model")  # use the first that exists in a folder or on the hub
 DELIMITER_NAMES = ("<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "[BOS]", "</s>", "<eos>", "[EOS]")
 MOST_IDS = 1 << 22  # of the engine's reader (data/tokenizer.cpp)
-LONGEST_OF_VERSION_2 = 255  # bytes of a token in tokens.bin
-PROBES = ("a", "The", "1", "one two")  # texts that show whether a tokenizer adds a blank in front
 
 
 def byte_alphabet():
@@ -57,6 +54,9 @@ class Bytes:
     def encode(self, texts):
         return [memoryview(text.encode()) for text in texts]
 
+    def special_tokens(self):
+        return []
+
     def token_bytes(self):
         return [bytes([byte]) for byte in range(256)] + [b""]
 
@@ -76,6 +76,9 @@ class Gpt2:
         # As encode_ordinary, without a Python list of each text's tokens.
         encode = self.encoding.encode_to_numpy
         return [encode(text, disallowed_special=()) for text in texts]
+
+    def special_tokens(self):
+        return []  # besides the delimiter
 
     def token_bytes(self):
         return sorted(self.ranks, key=self.ranks.get) + [GPT2_DELIMITER.encode()]
@@ -124,6 +127,9 @@ class SentencePiece:
     def text_of(self, token):
         return self.model.id_to_piece(token)
 
+    def special_tokens(self):
+        return [i for i in range(self.vocab_size) if self.model.is_control(i)]
+
     def token_bytes(self):
         return [piece_bytes(self.model.id_to_piece(i)) for i in range(self.vocab_size)]
 
@@ -139,6 +145,10 @@ class HuggingFace:
         except Exception as error:  # the library raises plain Exception
             raise Failure(f"{path}: not a tokenizer.json ({first_line(error)})") from error
         self.model.encode_special_tokens = True
+        self.switched_off = []  # settings that would give the same text other tokens each time
+        if getattr(self.model.model, "dropout", None):
+            self.switched_off.append(f"dropout {self.model.model.dropout}")
+            self.model.model.dropout = None
         self.model.no_truncation()
         self.model.no_padding()
         self.ids = self.model.get_vocab(with_added_tokens=True)
@@ -163,6 +173,12 @@ class HuggingFace:
 
     def text_of(self, token):
         return self.model.id_to_token(token)
+
+    def special_tokens(self):
+        model = json.loads(self.model.to_str())["model"]
+        unknown = model.get("unk_id", self.ids.get(model.get("unk_token")))  # stands for text
+        return [token for token, added in self.model.get_added_tokens_decoder().items()
+                if added.special and token != unknown]
 
     def token_bytes(self):
         byte_of = {character: byte for byte, character in byte_alphabet().items()}
@@ -384,36 +400,3 @@ def train(path, size, texts):
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), max_token_length=LONGEST_OF_VERSION_2)
     model.train_from_iterator(texts, trainer)
     model.save(path)
-
-
-def adds_first_blank(tokenizer, table):
-    """Returns whether the tokenizer puts a blank before a text that is not the text's, as SentencePiece does."""
-    decoded = [b"".join(table[token] for token in ids) for ids in tokenizer.encode(list(PROBES))]
-    return (b" " + PROBES[0].encode() in decoded or b" " + PROBES[1].encode() in decoded) and not any(
-        text.encode() == found for text, found in zip(PROBES, decoded))
-
-
-def tokens_bin(table, delimiter, first_blank):
-    """Returns the content of tokens.bin: 256 int32 (magic 20240328, version, number of ids, delimiter, whether a
-    document's first token has an added blank, zeros) and the bytes of each id.
-
-    In version 2, which is llm.c's and is written where it suffices, each id has one byte with its length and its bytes.
-    In version 3 the lengths come first, as uint32, and then the bytes.
-    """
-    if not first_blank and max(map(len, table)) <= LONGEST_OF_VERSION_2:
-        return token_header(2, table, delimiter) + b"".join(bytes([len(token)]) + token for token in table)
-    lengths = struct.pack(f"<{len(table)}I", *map(len, table))
-    return token_header(3, table, delimiter, first_blank) + lengths + b"".join(table)
-
-
-def token_header(version_number, table, delimiter, first_blank=False):
-    return struct.pack("<5i", 20240328, version_number, len(table), delimiter, first_blank).ljust(1024, b"\0")
-
-
-def identity(table, delimiter):
-    """Returns a hash that is equal for equal tokenizers: that of tokens.bin in version 2, which older versions of this
-    script always wrote, with 255 for longer tokens."""
-    digest = hashlib.sha256(token_header(2, table, delimiter))
-    for token in table:
-        digest.update(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token)
-    return digest.hexdigest()

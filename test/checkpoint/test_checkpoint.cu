@@ -109,10 +109,11 @@ struct Trained {
         return *writer.result(true);
     }
     // Saves a checkpoint. Returns the fault, "" if there is none.
-    std::string save(CheckpointWriter& writer, int64_t step, int skipped_in_row = 1, bool interim = false) {
+    std::string save(CheckpointWriter& writer, int64_t step, int skipped_in_row = 1, bool interim = false,
+                     bool best = false) {
         TrainingState s = state(step);
         s.control.skipped_in_row = skipped_in_row, s.interim = interim;
-        writer.save(s, ctx.stream);
+        writer.save(s, ctx.stream, nullptr, 0, best);
         return writer.result(true)->fault;
     }
     static TrainingState state(int64_t step) {
@@ -164,6 +165,9 @@ struct FaultyFiles : FileOps {
     int sync_path(const std::string&) override { return fails() ? -1 : 0; }
     int rename(const std::string& from, const std::string& to) override {
         return fails() ? -1 : FileOps::rename(from, to);
+    }
+    int link(const std::string& target, const std::string& path) override {
+        return fails() ? -1 : FileOps::link(target, path);
     }
     int remove_folder(const std::string& path) override { return fails() ? -1 : FileOps::remove_folder(path); }
 };
@@ -746,6 +750,78 @@ TEST_CASE("checkpoint/checkpoint: the next checkpoint replaces an interim one, u
     save(27, true, 3);
     save(30, false, 6);
     REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{10, 20, 25, 30});
+}
+
+TEST_CASE("checkpoint/checkpoint: the best one stays until another is the best") {
+    TempDir folder;
+    FaultyFiles files;
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    CheckpointPlan plan = run.plan(folder.path());
+    plan.keep_last = 1;
+    CheckpointWriter last(plan, run.model->params(), run.optimizer->state(), files);
+    plan.keep_last = 0;
+    CheckpointWriter all(plan, run.model->params(), run.optimizer->state(), files);
+    const auto steps = [&] { return list_checkpoints(folder.path()); };
+    REQUIRE(best_checkpoint(folder.path()) == std::nullopt);
+    REQUIRE(last.mark_best(5) == "");  // no such checkpoint
+    REQUIRE(best_checkpoint(folder.path()) == std::nullopt);
+    REQUIRE(run.save(last, 10, 0, true, true) == "");
+    REQUIRE(best_checkpoint(folder.path()) == 10);
+    REQUIRE(fs::read_symlink(folder / "best") == "step_00000010");  // relative: a run's folder can be moved
+    for (int64_t step = 20; step <= 40; step += 10) REQUIRE(run.save(last, step, 0) == "");
+    REQUIRE(steps() == std::vector<int64_t>{10, 40});
+    REQUIRE(last.mark_best(40) == "");
+    REQUIRE(best_checkpoint(folder.path()) == 40);
+    REQUIRE(run.save(last, 50, 0) == "");
+    REQUIRE(steps() == std::vector<int64_t>{40, 50});
+    REQUIRE(last.mark_best(50) == "");
+    // Where all are kept, a best one that was not due is replaced.
+    REQUIRE(run.save(all, 60, 0, true, true) == "");
+    REQUIRE(run.save(all, 70, 0, true, true) == "");
+    REQUIRE(run.save(all, 80, 0) == "");
+    REQUIRE(steps() == std::vector<int64_t>{40, 50, 70, 80});
+    fs::rename(folder / "step_00000070", folder / "step_00000070.damaged");
+    REQUIRE(best_checkpoint(folder.path()) == std::nullopt);
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: after a fault at any file operation, the best one is the old one or the new one, whole") {
+    Trained run(1, Method::adamw, false, DType::f32, 1);
+    for (const bool due : {false, true})  // a checkpoint that was due has been saved when it turns out to be the best
+        for (FaultyFiles::Kind kind : {FaultyFiles::error, FaultyFiles::crash})
+            for (int64_t at = 0;; ++at) {
+                TempDir folder;
+                FaultyFiles files;
+                CheckpointPlan plan = run.plan(folder.path());
+                plan.keep_last = 1;
+                CheckpointWriter good(plan, run.model->params(), run.optimizer->state());
+                REQUIRE(run.save(good, 1, 0, true, true) == "");
+                if (due) REQUIRE(run.save(good, 2, 0) == "");
+                files.kind = kind, files.fault_at = at;
+                CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
+                std::string fault;
+                if (due) {
+                    fault = writer.mark_best(2);
+                } else {
+                    TrainingState state = Trained::state(2);
+                    state.control.skipped_in_row = 0;
+                    writer.save(state, run.ctx.stream, nullptr, 0, true);
+                    const SaveResult result = *writer.result(true);
+                    fault = result.fault + result.warning;
+                }
+                INFO("fault at operation " << at << " of kind " << kind << ": " << fault);
+                REQUIRE(fault.empty() == !files.happened);
+                const std::optional<int64_t> best = best_checkpoint(folder.path());
+                REQUIRE((best == 1 || best == 2));
+                REQUIRE(!checkpoint_fault(folder / checkpoint_name(*best)));
+                // The resumed run marks it again, and needs no help.
+                if (!fs::exists(folder / "step_00000002")) REQUIRE(run.save(good, 2, 0) == "");
+                REQUIRE(good.mark_best(2) == "");
+                REQUIRE(best_checkpoint(folder.path()) == 2);
+                REQUIRE(good.remove_old(2) == "");
+                REQUIRE(list_checkpoints(folder.path()) == std::vector<int64_t>{2});
+                if (!files.happened) break;
+            }
 }
 
 TEST_CASE("checkpoint/checkpoint: nothing is saved if the log cannot be written") {

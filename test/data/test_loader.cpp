@@ -301,6 +301,33 @@ TEST_CASE("data/loader: documents begin at delimiters and at rows, as found one 
     }
 }
 
+TEST_CASE("data/loader: each batch has the number of its first sample on the device") {
+    const Corpus corpus({400, 300}, 50);
+    for (const bool mask : {false, true})
+        for (const bool prefetch : {false, true}) {
+            Loader loader(corpus.open(), {.B = 3,
+                                          .T = 8,
+                                          .vocab_size = 50,
+                                          .rank = 1,
+                                          .ranks = 2,
+                                          .document_mask = mask,
+                                          .delimiter = 7,
+                                          .prefetch = prefetch});
+            Stream stream;
+            const auto number = [&] {
+                int64_t sample = -1;
+                download(&sample, loader.next(stream).first_sample, 1, stream);
+                stream.synchronize();
+                return sample;
+            };
+            for (const int64_t expected : {3, 9, 15, 21, 27, 33}) REQUIRE(number() == expected);
+            const int64_t far = int64_t{6} << 40;
+            loader.seek(far);
+            REQUIRE(number() == far + 3);
+            REQUIRE(number() == far + 9);
+        }
+}
+
 TEST_CASE("data/loader: views stay valid until the call after the next") {
     Corpus corpus({30000}, 60000);
     for (bool mask : {false, true}) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "test/oracle/attention.h"
@@ -18,7 +19,8 @@ inline std::string describe(const AttentionShape& s) {
 template <typename T>
 struct AttentionInputs {
     std::vector<T> qkv, dout;
-    std::vector<int> doc_start;  // empty: one document per sequence
+    std::vector<int> doc_start;                                  // empty: one document per sequence
+    std::function<double(int, int, int, int)> factor = nullptr;  // attention_oracle's; empty: no dropout
 };
 
 // Random inputs with standard deviation 1, but `std` for queries and keys.
@@ -26,7 +28,8 @@ template <typename T>
 AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double std = 1.0) {
     AttentionInputs<T> in{random_values<T>(s.B * s.T * s.qkv_width(), seed),
                           random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
-                          {}};
+                          {},
+                          nullptr};
     for (int64_t row = 0; row < int64_t{s.B} * s.T; row++)
         for (int c = 0; c < (s.NH + s.NKV) * s.HS; c++) {
             T& x = in.qkv[row * s.qkv_width() + c];
@@ -55,7 +58,7 @@ struct AttentionResult {
 
 template <typename T>
 AttentionOracle<Tracked> oracle(const AttentionShape& s, const AttentionInputs<T>& in) {
-    return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.doc_start, s);
+    return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.doc_start, s, in.factor);
 }
 
 // Rounding errors per term, in float: up to 4 in exp_fast, the others in the partial sums of a dot product.
@@ -82,6 +85,9 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                 const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS, q = row(t, h);
                 auto key = [&](int u) { return row(u, s.NH + h / group); };
                 auto value = [&](int u) { return row(u, s.NH + s.NKV + h / group); };
+                auto drop = [&](float x, int u) {
+                    return in.factor ? rounded(x * static_cast<float>(in.factor(b, h, t, u))) : x;
+                };
                 float maximum = -INFINITY, sum = 0.0f, reduced = 0.0f;
                 for (int u = first; u <= t; u++) {
                     p[u] = rounded(scale * dot(in.qkv, q, key(u)));
@@ -90,17 +96,17 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                 for (int u = first; u <= t; u++) sum += std::exp(p[u] - maximum);
                 for (int u = first; u <= t; u++) {
                     p[u] = rounded(std::exp(p[u] - maximum) / sum);
-                    dp[u] = dot(in.dout, y, value(u));
+                    dp[u] = drop(dot(in.dout, y, value(u)), u);
                     reduced += dp[u] * p[u];
                 }
                 std::vector<float> out(s.HS), dq(s.HS);
                 for (int u = first; u <= t; u++) {
                     const float ds = rounded(rounded(p[u] * (dp[u] - reduced)) * scale);
                     for (int c = 0; c < s.HS; c++) {
-                        out[c] += p[u] * static_cast<float>(in.qkv[value(u) + c]);
+                        out[c] += drop(p[u], u) * static_cast<float>(in.qkv[value(u) + c]);
                         dq[c] += ds * static_cast<float>(in.qkv[key(u) + c]);
                         dqkv[key(u) + c] += ds * static_cast<float>(in.qkv[q + c]);
-                        dqkv[value(u) + c] += p[u] * static_cast<float>(in.dout[y + c]);
+                        dqkv[value(u) + c] += drop(p[u], u) * static_cast<float>(in.dout[y + c]);
                     }
                 }
                 for (int c = 0; c < s.HS; c++) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];

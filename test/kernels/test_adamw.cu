@@ -143,6 +143,23 @@ TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the
     REQUIRE((kept > n / 3 && kept < 2 * n / 3));
 }
 
+// AdamW's update is 0 without gradient and momentum, Lion's where the interpolation is 0.
+TEST_CASE("kernels/adamw: with cautious weight decay, an update of exactly zero decays the weight") {
+    Stream stream;
+    const std::vector<float> weight = {1.0f, -1.0f, 8.0f, 0.0f}, none(4, 0.0f);
+    const std::vector<float> expected = {0.75f, -0.75f, 6.0f, 0.0f};
+    const ElementStep step{0.5f, 1.0f, 0.5f, true};
+    Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
+    Guarded<float> master(weight, stream), m(none, stream), v(none, stream), grad(none, stream);
+    float* no_work = nullptr;
+    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, step, kBeta1, kBeta2,
+                       kEps, stream);
+    REQUIRE(same_bits(master.get(), expected));
+    master.set(weight);
+    teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 4, step, 0.9f, 0.99f, stream);
+    REQUIRE(same_bits(master.get(), expected));
+}
+
 TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the working weights are the rounded masters", "",
                    float, bf16) {
     using T = TestType;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
+#include "test/oracle/dropout.h"
 #include "test/support/os_threads.h"
 #include "test/support/skip.h"
 
@@ -16,8 +18,10 @@ using namespace teon::test;
 
 namespace {
 
+constexpr int64_t kFirstSample = (int64_t{5} << 32) - 1;
+
 template <typename T>
-AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in) {
+AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, DropoutMask mask = {}) {
     Context context;
     const Stream& stream = context.stream;
     Guarded<T> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
@@ -25,11 +29,13 @@ AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in) {
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    Guarded<int64_t> first_sample(std::vector<int64_t>{kFirstSample}, stream);
+    mask.first_sample = first_sample.data();
     const auto bytes = static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<T>));
     Guarded<std::byte> forward_scratch(bytes, stream), backward_scratch(bytes, stream);
-    attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context);
+    attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
     attention_backward(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents,
-                       s, context);
+                       s, context, mask);
     forward_scratch.get(), backward_scratch.get();  // check the canaries
     return {out.get(), lse.get(), dqkv.get()};
 }
@@ -115,6 +121,79 @@ TEST_CASE("kernels/attention: bf16 errs at most twice as much as the naive compu
     });
 }
 
+namespace {
+
+// Sets the factors of the mask, from its definition.
+template <typename T>
+void drop(AttentionInputs<T>& in, const AttentionShape& s, const DropoutMask& m) {
+    in.factor = [=](int b, int h, int t, int key) {
+        return dropout_factor(m.p, m.seed, m.site, static_cast<uint64_t>(kFirstSample + b), h * s.T + t, key);
+    };
+}
+
+const DropoutMask kMask{.p = 0.3f, .seed = (uint64_t{7} << 32) + 11, .site = 5};
+
+}  // namespace
+
+TEST_CASE("kernels/attention: the oracle's gradient with dropout matches central differences of its output") {
+    const AttentionShape s{2, 5, 4, 2, 3};
+    AttentionInputs<double> in = random_inputs<double>(s, 1);
+    drop(in, s, kMask);
+    auto value = [&](const std::vector<double>& x) {
+        const std::vector<double> out = attention_oracle(x, {}, {}, s, in.factor).out;
+        return std::inner_product(out.begin(), out.end(), in.dout.begin(), 0.0);
+    };
+    const double h = 1e-5;
+    std::vector<double> differences;
+    for (size_t i = 0; i < in.qkv.size(); i++) {
+        std::vector<double> up = in.qkv, down = in.qkv;
+        up[i] += h, down[i] -= h;
+        differences.push_back((value(up) - value(down)) / (2 * h));
+    }
+    // As without dropout, times 1 / (1 - p)^2.
+    REQUIRE(compare(attention_oracle(in.qkv, in.dout, {}, s, in.factor).dqkv, differences, 2e-8));
+}
+
+TEST_CASE(
+    "kernels/attention: with dropout, float agrees with the oracle and bf16 is as good as the naive computation") {
+    for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
+        INFO(describe(s));
+        AttentionInputs<float> in = random_inputs<float>(s, seed);
+        if (documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        drop(in, s, kMask);
+        const AttentionResult<float> actual = run(s, in, kMask);
+        const AttentionOracle<Tracked> expected = oracle(s, in);
+        REQUIRE(compare(actual.lse, expected.lse, kRoundings));
+        REQUIRE(compare(actual.out, expected.out, kRoundings));
+        REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+
+        // D = rowsum(dO * O) reads O rounded to bf16; the naive computation sums dP * P instead. In small heads the
+        // error of D does not average out: with HS = 1 it is that of one product. With T = 1 the naive gradients of
+        // query and key are exactly 0.
+        if (s.T == 1 || s.HS < 32) return;
+        AttentionInputs<bf16> narrow = random_inputs<bf16>(s, seed);
+        narrow.doc_start = in.doc_start;
+        drop(narrow, s, kMask);
+        close_to_naive_bf16(s, narrow, run(s, narrow, kMask));
+    });
+}
+
+TEST_CASE("kernels/attention: with dropout, rows that a warp processes agree with the oracle") {
+    const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
+    AttentionInputs<float> in = random_inputs<float>(s, 20);
+    drop(in, s, kMask);
+    const AttentionResult<float> actual = run(s, in, kMask);
+    const AttentionOracle<Tracked> expected = oracle(s, in);
+    REQUIRE(compare(actual.out, expected.out, kRoundings));
+    REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+}
+
+TEST_CASE("kernels/attention: a mask without the batch's samples is refused") {
+    Context context;
+    float* none = nullptr;
+    REQUIRE_THROWS_AS(attention_forward(none, none, none, none, nullptr, {1, 1, 1, 1, 1}, context, kMask), Error);
+}
+
 TEST_CASE("kernels/attention: rows that a warp processes agree with the oracle") {
     const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
     agrees_with_oracle(s, random_inputs<float>(s, 20));
@@ -153,7 +232,8 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
         const AttentionResult<float> r =
             run<float>(alone, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
                                {in.dout.begin() + begin * C, in.dout.begin() + end * C},
-                               {}});
+                               {},
+                               nullptr});
         expected.out.insert(expected.out.end(), r.out.begin(), r.out.end());
         expected.dqkv.insert(expected.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
         for (int h = 0; h < s.NH; h++)

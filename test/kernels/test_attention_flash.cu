@@ -49,7 +49,7 @@ std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
 }  // namespace
 
 TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive computation, three times in gradients") {
-    constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 1}};
+    constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 2}, {4, 1}};
     int turn = 0;
     for (int T : {1, 31, 33, 64, 97, 128, 257})
         for (int HS : {64, 128})
@@ -64,6 +64,7 @@ TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive comp
 
 TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that share keys") {
     agrees_with_oracle({1, 1000, 2, 1, 64}, random_inputs<bf16>({1, 1000, 2, 1, 64}, 1300));
+    agrees_with_oracle({1, 300, 4, 2, 64}, random_inputs<bf16>({1, 300, 4, 2, 64}, 305));  // two groups of heads
     agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
 }
 

@@ -21,15 +21,25 @@ constexpr int B = 2, T = 33;
 
 const std::vector<std::string> kModels = {"gpt2",  "gpt2 fused", "gpt2 relu2", "llama",
                                           "qwen3", "olmo2",      "gpt2 post",  "gpt2 sandwich"};
+// And with dropout, in all placements of norms, with and without biases.
+const std::vector<std::string> kAllModels = [] {
+    std::vector<std::string> all = kModels;
+    for (const char* model : {"gpt2", "qwen3", "olmo2", "gpt2 post", "gpt2 sandwich"})
+        all.push_back(std::string(model) + " dropout");
+    return all;
+}();
 
 // The name is a family and its variant.
-DecoderConfig small_config(const std::string& model) {
+DecoderConfig small_config(const std::string& name) {
+    const bool drops = name.ends_with(" dropout");
+    const std::string model = drops ? name.substr(0, name.rfind(' ')) : name;
     const std::string family = model.substr(0, model.find(' '));
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
     c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
     if (family == "qwen3") c.head_size = 20;
+    if (drops) c.dropout = 0.25f;
     if (model.ends_with(" post") || model.ends_with(" sandwich")) {
         c.norm_placement = model.ends_with(" post") ? NormPlacement::post : NormPlacement::sandwich;
         c.names.attention_post_norm = {"{}.attention_post_norm", "{}.attention_post_norm"};
@@ -47,6 +57,7 @@ DecoderConfig small_config(const std::string& model) {
 DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
     DecoderRun run{batch, length, dtype};
     run.gelu_fusion = model == "gpt2 fused";
+    run.seed = 1337;
     return run;
 }
 
@@ -94,6 +105,7 @@ private:
     }
     static DecoderRun fp8_run(MatmulDType dtype, const RecomputePlan& recompute, bool keeps) {
         DecoderRun run{B, 32, DType::bf16};
+        run.seed = 1337;
         run.matmul_dtype = dtype;
         run.recompute = recompute;
         run.keeps_fp8_weights = keeps;
@@ -109,7 +121,7 @@ private:
 
 TEST_CASE("model/decoder: FP8 products change the loss and the gradients little") {
     NEEDS_FP8();
-    for (const std::string& model : kModels) {
+    for (const std::string& model : kAllModels) {
         if (model == "gpt2 fused") continue;
         INFO(model);
         const Outcome exact = Fp8Run(model, MatmulDType::same).once();
@@ -159,7 +171,7 @@ TEST_CASE("model/decoder: FP8 scales follow each tensor, so that powers of two c
 
 TEST_CASE("model/decoder: with FP8 products, neither recomputation nor the storage of FP8 weights changes a bit") {
     NEEDS_FP8();
-    for (const std::string& model : kModels) {
+    for (const std::string& model : kAllModels) {
         if (model == "gpt2 fused") continue;
         INFO(model);
         const Outcome all = Fp8Run(model, MatmulDType::fp8).once();
@@ -198,7 +210,7 @@ TEST_CASE("model/decoder: FP8 weights are cast at the first micro-batch of a ste
 }
 
 TEST_CASE("model/decoder: the gradient is the derivative of the loss along random directions") {
-    for (const std::string& family : kModels) {
+    for (const std::string& family : kAllModels) {
         INFO(family);
         ModelRunner r(small_config(family), small_run(family, DType::f32));
         r.model->params().initialize(7, r.context.stream);
@@ -223,7 +235,7 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
                 std::vector<float> w = at;
                 for (int64_t e = 0; e < p.size(); ++e) w[p.offset + e] += static_cast<float>(step * direction[e]);
                 r.set_masters(w);
-                return r.loss(batch);
+                return r.loss(batch, /*backward=*/true);  // which has dropout
             };
             // The error of central differences is step^2 * third derivative + 1e-6 (float losses) / step.
             const double step = 1e-3,
@@ -236,7 +248,7 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
 }
 
 TEST_CASE("model/decoder: recomputation in any of the blocks changes no bit") {
-    for (const std::string& family : kModels)
+    for (const std::string& family : kAllModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
             const Outcome kept = run_once(family, dtype);
@@ -250,7 +262,7 @@ TEST_CASE("model/decoder: recomputation in any of the blocks changes no bit") {
 }
 
 TEST_CASE("model/decoder: offloaded blocks change no bit") {
-    for (const std::string& family : kModels) {
+    for (const std::string& family : kAllModels) {
         DecoderConfig c = small_config(family);
         c.L = 6;
         // Two micro-batches, the second one smaller, and an evaluation between them.
@@ -281,7 +293,7 @@ TEST_CASE("model/decoder: offloaded blocks change no bit") {
 }
 
 TEST_CASE("model/decoder: repetition gives the same bits with any number of threads") {
-    for (const std::string& family : kModels)
+    for (const std::string& family : kAllModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
             const Outcome first = run_once(family, dtype);
@@ -301,7 +313,7 @@ TEST_CASE("model/decoder: repetition gives the same bits with any number of thre
 }
 
 TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
-    for (const std::string& family : kModels) {
+    for (const std::string& family : kAllModels) {
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 2 * B));
@@ -316,7 +328,7 @@ TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
             auto part = [&](const std::vector<int>& v) {
                 return std::vector<int>(v.begin() + half * B * T, v.begin() + (half + 1) * B * T);
             };
-            DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream);
+            DeviceBatch batch(part(tokens), part(targets), B, T, r.context.stream, {}, half * B);
             sum += 0.5 * r.loss(batch, true, 0.5f, half > 0);
         }
         REQUIRE(std::abs(sum - loss) <= 1e-6 * loss);  // one rounding per loss
@@ -324,8 +336,68 @@ TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
     }
 }
 
+TEST_CASE(
+    "model/decoder: a mask follows the sample, not the batch that it is in, and is new for each sample and seed") {
+    for (const char* family : {"gpt2", "qwen3", "olmo2"}) {
+        INFO(family);
+        DecoderConfig c = small_config(family);
+        c.dropout = 0.1f;
+        // The losses of 4 samples from `first` on, in batches of `size`. All have the same tokens.
+        const auto losses = [&](int size, int64_t first, uint64_t seed) {
+            DecoderRun run{size, T, DType::f32};
+            run.seed = seed;
+            ModelRunner r(c, run);
+            r.model->params().initialize(7, r.context.stream);
+            std::vector<std::vector<float>> of_sample;
+            for (int begin = 0; begin < 4; begin += size) {
+                const std::vector<int> tokens(size * T, 5), next(size * T, 6);
+                r.loss(DeviceBatch(tokens, next, size, T, r.context.stream, {}, first + begin), true);
+                const std::vector<float> all = r.losses.get();
+                for (int b = 0; b < size; ++b)
+                    of_sample.emplace_back(all.begin() + int64_t{b} * T, all.begin() + int64_t{b + 1} * T);
+            }
+            return of_sample;
+        };
+        const int64_t first = (int64_t{3} << 32) - 2;  // samples on both sides of 32 bits
+        const auto at_once = losses(4, first, 1), one_by_one = losses(1, first, 1);
+        for (size_t b = 0; b < 4; ++b) REQUIRE(same_bits(one_by_one[b], at_once[b]));
+        for (size_t b = 1; b < 4; ++b) REQUIRE_FALSE(at_once[b] == at_once[0]);
+        REQUIRE(same_bits(losses(2, first + 2, 1)[0], at_once[2]));
+        REQUIRE_FALSE(losses(4, first, 2) == at_once);
+    }
+}
+
+TEST_CASE("model/decoder: an evaluation has the bits of the same model without dropout") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+        for (const char* family : {"gpt2", "qwen3", "olmo2", "gpt2 sandwich"}) {
+            INFO(family << " " << name_of(dtype));
+            const auto losses = [&](float dropout, bool backward) {
+                DecoderConfig c = small_config(family);
+                c.dropout = dropout;
+                ModelRunner r(c, small_run(family, dtype));
+                r.model->params().initialize(7, r.context.stream);
+                const DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
+                r.loss(batch, backward);
+                return r.losses.get();
+            };
+            REQUIRE(same_bits(losses(0.5f, false), losses(0, false)));
+            REQUIRE_FALSE(losses(0.5f, true) == losses(0, true));
+            REQUIRE(same_bits(losses(0, true), losses(0, false)));
+        }
+}
+
+TEST_CASE("model/decoder: flash attention is not chosen with dropout, and refused if it is asked for") {
+    DecoderConfig c = small_config("llama");
+    c.C = 128, c.NH = c.NKV = 2, c.dropout = 0.1f;
+    DecoderRun run{B, T, DType::bf16};
+    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
+    run.attention = AttentionKind::flash;
+    REQUIRE(error_of<UsageError>([&] { resolve_attention(c, run); }) ==
+            "--attention flash: has no dropout of probabilities, but this run has --dropout 0.1; use --attention gemm");
+}
+
 TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
-    for (const std::string& family : kModels)
+    for (const std::string& family : kAllModels)
         for (const bool tied : {true, false}) {
             INFO(family << (tied ? " tied" : ""));
             DecoderConfig c = small_config(family);
@@ -514,7 +586,7 @@ TEST_CASE("model/decoder: FLOPs per token match the architecture") {
 }
 
 TEST_CASE("model/decoder: the model allocates the memory of its activation plan") {
-    for (const std::string& name : kModels)
+    for (const std::string& name : kAllModels)
         for (const int offloaded : {0, 1})
             for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
                 const DecoderConfig c = small_config(name);

@@ -35,6 +35,7 @@ DecoderConfig changed(const ModelFamily& family) {
     c.max_T = 77;
     c.norm_eps = 3e-6f;
     c.init_std = 0.01f;
+    c.dropout = 0.15f;
     c.mlp = family.mlps.back();
     if (c.positions == PositionKind::rotary) {
         c.head_size = 48;
@@ -56,6 +57,7 @@ TEST_CASE("model/family: a written config.json is read back") {
         const DecoderConfig c = changed(family), back = read(written(c));
         REQUIRE(written(back) == written(c));
         REQUIRE(back.family == family.name);
+        REQUIRE(back.dropout == c.dropout);
         REQUIRE(back.NKV == c.NKV);
         REQUIRE(back.F == c.F);
         REQUIRE(back.max_T == c.max_T);
@@ -69,6 +71,16 @@ TEST_CASE("model/family: a written config.json is read back") {
         REQUIRE(back.qk_norm == c.qk_norm);
         REQUIRE(decoder_config(written(c), {family}, "c").family == family.name);
     }
+}
+
+TEST_CASE("model/family: dropout has the keys that transformers reads") {
+    const json gpt2 = written(changed(gpt2_family()));
+    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) REQUIRE(gpt2[key] == 0.15);
+    REQUIRE(written(changed(llama_family()))["attention_dropout"] == 0.15);
+    json j = gpt2;
+    j.erase("resid_pdrop");
+    REQUIRE(read(j).dropout == 0.1f);  // GPT2Config's default
+    REQUIRE(error_with(gpt2, "resid_pdrop", 1.5).starts_with("config.json: resid_pdrop is 1.5"));
 }
 
 TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in both forms, and must be complete") {

@@ -71,10 +71,23 @@ TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint wi
 TEST_CASE("model/fields: a new flag that contradicts the model of --init-from is refused by name") {
     const ModelFamily family = with_new_key();
     Options options = parse(family, {"--small-residuals", "on"});
-    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, {}, ""};
+    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, {}, "", 0};
     REQUIRE(message_of([&] { plan(family, options); }).starts_with("--small-residuals true: the model of --init-from"));
     options.adopted->config.scaled_residual_init = true;
     REQUIRE(plan(family, options).config.scaled_residual_init);
+}
+
+TEST_CASE("model/fields: the model of --init-from does not decide the dropout of a run") {
+    const ModelFamily family = llama_family();
+    for (const char* p : {"0", "0.2"}) {
+        Options options = parse(family, {"--dropout", p});
+        options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, {}, "", 0.1f};
+        REQUIRE(plan(family, options).config.dropout == std::stof(p));
+        REQUIRE(run_json(plan(family, options))["model"]["dropout"] == std::stod(p));
+    }
+    Options options = parse(family, {});
+    options.adopted = PublishedModel{"folder", family.config("tiny"), {}, {}, {}, "", 0.1f};
+    REQUIRE(plan(family, options).config.dropout == 0);
 }
 
 TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exported with its default") {

@@ -217,6 +217,23 @@ TEST_CASE("kernels/teon: the update decays and steps the master weights and roun
     REQUIRE(same_bits(works, rounded));
 }
 
+TEST_CASE("kernels/teon: with cautious weight decay, an update of exactly zero decays the weight") {
+    Stream stream;
+    const Shape s{8, 16, 1};
+    const Unfolding u(1, s.m, s.n, s.K, 16);
+    const int64_t n = int64_t{s.m} * s.n;
+    auto w = random_values<float>(n, 1);
+    std::vector<float> o(u.size(), 0.0f);
+    o[1] = w[1] > 0 ? -1.0f : 1.0f;  // moves its weight away from zero: no decay
+    Guarded<float> master(w, stream), Z(o, stream);
+    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1.0f, 0.5f}}, stream);
+    Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 0)}, stream);
+    fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), {infos.data(), 1, s.m, s.n, true},
+                              u.layout(), 0.5f, stream, nullptr, /*cautious=*/true);
+    for (int64_t i = 0; i < n; i++) w[i] = i == 1 ? w[i] - 0.5f * o[i] : 0.75f * w[i];  // 1 - 0.5 * 0.5
+    REQUIRE(same_bits(master.get(), w));
+}
+
 TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or reports, and unfolds to zero") {
     Stream stream;
     const Shape s{8, 16, 2};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -18,10 +19,12 @@ struct AttentionOracle {
     std::vector<R> dqkv;  // (B, T, NH + 2 NKV, HS); empty without dout
 };
 
-// qkv (B, T, NH + 2 NKV, HS), dout (B, T, NH, HS) or empty, doc_start (B, T) or empty.
+// qkv (B, T, NH + 2 NKV, HS), dout (B, T, NH, HS) or empty, doc_start (B, T) or empty. factor(b, h, t, key): what
+// dropout multiplies a probability with; empty: 1.
 template <typename R>
 AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector<R>& dout,
-                                    const std::vector<int>& doc_start, const AttentionShape& s) {
+                                    const std::vector<int>& doc_start, const AttentionShape& s,
+                                    const std::function<double(int, int, int, int)>& factor = nullptr) {
     using std::exp;
     using std::log;
     const int heads = s.NH + 2 * s.NKV, group = s.NH / s.NKV;
@@ -42,6 +45,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                 const int64_t q = packed(b, t, h), y = plain(b, t, h);
                 auto key = [&](int u) { return packed(b, u, s.NH + h / group); };
                 auto value = [&](int u) { return packed(b, u, s.NH + s.NKV + h / group); };
+                auto drop = [&](const R& x, int u) { return factor ? x * R(factor(b, h, t, u)) : x; };
 
                 double maximum = -INFINITY;
                 for (int u = first; u <= t; u++) {
@@ -56,7 +60,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                 o.lse[(int64_t{b} * s.NH + h) * s.T + t] = lse;
                 for (int u = first; u <= t; u++) {
                     p[u] = exp(p[u] - lse);
-                    for (int c = 0; c < s.HS; c++) o.out[y + c] += p[u] * qkv[value(u) + c];
+                    for (int c = 0; c < s.HS; c++) o.out[y + c] += drop(p[u], u) * qkv[value(u) + c];
                 }
                 if (dout.empty()) continue;
 
@@ -64,6 +68,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                 for (int u = first; u <= t; u++) {
                     dp[u] = R{};
                     for (int c = 0; c < s.HS; c++) dp[u] += dout[y + c] * qkv[value(u) + c];
+                    dp[u] = drop(dp[u], u);
                     reduced += dp[u] * p[u];
                 }
                 for (int u = first; u <= t; u++) {
@@ -71,7 +76,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                     for (int c = 0; c < s.HS; c++) {
                         o.dqkv[q + c] += ds * qkv[key(u) + c];
                         o.dqkv[key(u) + c] += ds * qkv[q + c];
-                        o.dqkv[value(u) + c] += p[u] * dout[y + c];
+                        o.dqkv[value(u) + c] += drop(p[u], u) * dout[y + c];
                     }
                 }
             }

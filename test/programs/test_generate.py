@@ -105,6 +105,22 @@ class GenerateTest(Case):
         self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
                          self.generate(*flags, "--temperature", 0))
 
+    def test_the_best_checkpoint_of_a_run_is_named_and_can_be_used(self):
+        run = self.folder / "with-best"
+        shutil.copytree(self.run_folder, run)
+        flags = ["--prompt", "the q", "--temperature", 0, "--sample-tokens", 4]
+        (run / "step_00000030").mkdir()
+        (run / "best").symlink_to("step_00000030")
+        result = self.run_program("--checkpoint", run, *flags, program="generate")
+        self.assertIn("generate: step_00000060 is the newest checkpoint; the one with the lowest validation loss is "
+                      f"{run}/best (step_00000030)\n", result.stderr)
+        (run / "best").unlink()
+        (run / "best").symlink_to("step_00000060")
+        for checkpoint in (run, run / "best"):
+            result = self.run_program("--checkpoint", checkpoint, *flags, program="generate")
+            self.assertEqual(result.stdout, "the quick\n")
+            self.assertNotIn("lowest", result.stderr)
+
     def test_without_a_seed_texts_differ_and_the_printed_seed_repeats_them(self):
         command = [BUILD / "generate", "--checkpoint", self.run_folder, "--sample-tokens", 30, "--as-tokens",
                    "--temperature", 20, "--top-k", 0]
@@ -345,7 +361,7 @@ class PreparedTest(Case):
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
         self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
         for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
-                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "files"))):
+                     *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "token_table", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)
         (bare / "hidden" / "tokenizers.py").write_text("raise ImportError('No module named tokenizers')")

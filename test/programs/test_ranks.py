@@ -164,6 +164,17 @@ class SameResult(Ranks):
         self.train(2, "2", "--dtype", "bf16", "--optimizer", "teon", steps=20)
         self.assert_close(self.losses("2"), self.losses("1"), 1 / 256)
 
+    def test_dropout(self):
+        self.same_on((2, 3), "--dropout", 0.2, steps=8 if MODELLED else 20)
+
+    def test_patience_ends_all_ranks_after_the_same_step(self):
+        result = self.train(2, "run", "--patience", 2, "--eval-every", 2, "--lr", 0, "--keep-best", steps=40)
+        self.assertIn("of step 2 after step 6;", result.stdout)
+        self.assertEqual(os.readlink(self.folder / "run" / "best"), "step_00000002")
+        self.assertEqual(self.checkpoints("run"), ["step_00000002", "step_00000006"])
+        result = self.train(2, "run", "--resume", steps=40)
+        self.assertIn("of step 2 after step 6;", result.stdout)
+
     def test_more_ranks_than_stacks(self):
         flags = ["--optimizer", "muon", "--layers", "1"]  # six matrices
         self.same_on((8,), *flags, steps=10)

@@ -179,6 +179,132 @@ class ResumeTest(RunCase):
         self.train("a", "--checkpoint-every", 10, "--keep-last", 1, "--resume")
         self.assertEqual(self.checkpoints("a"), ["step_00000020", "step_00000040"])
 
+    def best(self, out):
+        return os.readlink(self.folder / out / "best")
+
+    def lowest(self, out):
+        """Returns (step, loss) of a run's lowest validation loss: the first, if several are equal."""
+        return min(((m["step"], m["val_loss"]) for m in self.metrics(out, "eval")), key=lambda pair: pair[1])
+
+    OVERFITS = ["--eval-every", 5, "--lr", "1e-2", "--eval-tokens", 190, "--batch-tokens", 256]
+
+    def overfit(self):
+        """Makes the training data so few that the validation loss soon rises: all tokens are random."""
+        rng = random.Random(2)
+        write_shards(self.data, *([rng.randrange(64) for _ in range(count)] for count in (300, 200)))
+
+    def test_the_checkpoint_with_the_lowest_validation_loss_is_kept(self):
+        self.overfit()
+        self.train("all", *self.OVERFITS, "--checkpoint-every", 5)
+        step, _ = self.lowest("all")
+        self.assertLess(step, 40)
+        name = f"step_{step:08}"
+        result = self.train("best", *self.OVERFITS, "--keep-best")
+        self.assertEqual((self.checkpoints("best"), self.best("best")), ([name, "step_00000040"], name))
+        self.assertIn(" | lowest so far", result.stdout)
+        self.assert_same_checkpoint("all", "best", step, [*STATE, "config.json"])
+        # A checkpoint that is due is saved before the evaluation shows that it is the best.
+        self.train("last", *self.OVERFITS, "--keep-best", "--checkpoint-every", 5, "--keep-last", 1)
+        self.assertEqual((self.checkpoints("last"), self.best("last")), ([name, "step_00000040"], name))
+        self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next), of the lowest "
+                      "validation loss\n", self.train("plan", "--keep-best", "--plan-only").stdout)
+
+    def test_patience_ends_a_run_and_a_resumed_run_ends_at_the_same_step(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--patience", 3, "--keep-best"]
+        result = self.train("whole", *flags, steps=400)
+        step, loss = self.lowest("whole")
+        end = step + 15
+        message = (f"--patience 3: 3 evaluations without a lower validation loss than {loss:.4f} of step {step}")
+        self.assertIn(f"stopped by {message} after step {end}; continue with --resume and a larger --patience, or 0\n",
+                      result.stdout)
+        self.assertEqual([(e["step"], e["reason"]) for e in self.events("whole", "out_of_patience")], [(end, message)])
+        self.assertEqual(self.checkpoints("whole"), [f"step_{s:08}" for s in (step, end)])
+        # A resumed run that has run out of patience does not train.
+        again = self.train("whole", "--resume", shape={}, steps=400)
+        self.assertIn(f"stopped by {message} after step {end};", again.stdout)
+        self.assertEqual(len(self.events("whole", "out_of_patience")), 1)
+        self.assertEqual(len(self.losses("whole")), end)
+        # With more patience it goes on.
+        shutil.copytree(self.folder / "whole", self.folder / "more", symlinks=True)
+        self.train("more", "--resume", "--patience", 5, shape={}, steps=400)
+        self.assertEqual(len(self.losses("more")), self.lowest("more")[0] + 25)
+
+    def test_killed_at_any_moment_a_run_keeps_its_best_checkpoint_and_its_patience(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--patience", 12, "--keep-best", "--checkpoint-every", 4, "--keep-last", 2,
+                 "--dropout", 0.1]
+        begin = time.monotonic()
+        self.train("whole", *flags, steps=400)
+        duration = time.monotonic() - begin
+        end = self.lowest("whole")[0] + 60
+        rng = random.Random(7)
+        for life in range(1 if MODELLED else 4):
+            out, kills = f"killed-{life}", 3
+            while True:
+                process = self.start_run(out, *flags, "--resume", steps=400)
+                try:
+                    _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration if kills else 300)
+                    self.assertEqual(process.returncode, 0, error)
+                    break
+                except subprocess.TimeoutExpired:
+                    kills -= 1
+                    process.send_signal(signal.SIGKILL)
+                    process.communicate()
+            self.assert_same_run("whole", out, end)
+            self.assertEqual(self.best(out), self.best("whole"))
+            self.assert_same_checkpoint("whole", out, self.lowest("whole")[0])
+            shutil.rmtree(self.folder / out)
+
+    def test_a_best_checkpoint_that_a_killed_run_did_not_mark_is_marked(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--keep-best", "--checkpoint-every", 5]
+        self.train("a", *flags)
+        step, _ = self.lowest("a")
+        for other in range(step + 5, 41, 5):  # killed after the best evaluation
+            shutil.rmtree(self.checkpoint("a", other))
+        (self.folder / "a" / "best").unlink()
+        self.train("a", *flags, "--resume")
+        self.assertEqual(self.best("a"), f"step_{step:08}")
+
+    def test_other_validation_data_begin_with_no_best_loss(self):
+        self.overfit()
+        self.train("a", *self.OVERFITS, "--patience", 100, "--checkpoint-every", 20)
+        shutil.rmtree(self.checkpoint("a", 40))
+        flags = [flag if flag != 190 else 64 for flag in self.OVERFITS]
+        result = self.train("a", *flags, "--patience", 1, "--resume")
+        self.assertIn("validation_changed", result.stdout)
+        first = next(m for m in self.metrics("a", "eval") if m["step"] > 20)
+        self.assertIn(f"than {first['val_loss']:.4f} of step 25 after step 30", result.stdout)
+
+    def test_the_lowest_loss_needs_validation_data_and_evaluations(self):
+        train = next(self.data.glob("*_train_*"))
+        self.assertEqual(self.refused("a", "--keep-best", data=train),
+                         "train_gpt2: error: --keep-best: there are no validation data; give --val-data\n")
+        self.assertEqual(self.refused("a", "--patience", 3, data=train),
+                         "train_gpt2: error: --patience 3: there are no validation data; give --val-data\n")
+        self.assertEqual(self.refused("a", "--patience", 3, "--eval-every", 0),
+                         "train_gpt2: error: --patience 3: needs evaluations; give --eval-every N\n")
+
+    def test_dropout_has_the_same_bits_on_resume_with_graphs_recomputation_and_offloading(self):
+        shape = self.SHAPE | {"--layers": 4}
+        flags = ["--dropout", 0.2, "--optimizer", "teon", "--checkpoint-every", 10]
+        self.train("whole", *flags, steps=20, shape=shape)
+        self.train("none", *flags[2:], steps=20, shape=shape)
+        self.assertNotEqual(self.losses("whole")[0], self.losses("none")[0])
+        for out, *more in (["graphs", "--graphs", "on"], ["block", "--recompute", "block"],
+                           ["cheap", "--recompute", "cheap", "--offload", "activations", "--offload-blocks", 2],
+                           ["same"]):
+            with self.subTest(out):
+                self.train(out, *flags, *more, steps=20, shape=shape)
+                shutil.rmtree(self.checkpoint(out, 20))
+                self.train(out, "--resume", shape={}, steps=20)
+                self.assert_same_run("whole", out, 20)
+        self.assertIn("dropout 0.1 (was 0.2)", self.refused("same", "--dropout", 0.1, "--resume", shape={}, steps=20))
+        # Without the flag, a run is what it was before there was one.
+        self.train("zero", *flags[2:], "--dropout", 0, steps=20, shape=shape)
+        self.assert_same_run("none", "zero", 20)
+
     def test_checkpoints_by_the_clock_are_written_and_replaced(self):
         result = self.train("a", "--plan-only", steps=MANY)
         self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next)", result.stdout)
@@ -207,6 +333,29 @@ class ResumeTest(RunCase):
             shutil.rmtree(self.folder / "again" / name)
         self.train("again", *flags, "--resume", steps=60)
         self.assert_same_run("whole", "again", 60)
+
+    def test_fp8_resumes_to_the_same_bits(self):
+        shape = self.SHAPE | {"--channels": 64, "--vocab-size": 64}
+        for recompute in ("none", "block"):
+            with self.subTest(recompute):
+                flags = ["--dtype", "bf16", "--matmul-dtype", "fp8", "--optimizer", "teon", "--checkpoint-every", 10,
+                         "--recompute", recompute]
+                for out in ("whole", "cut"):
+                    self.train(out, *flags, steps=20, shape=shape)
+                shutil.rmtree(self.checkpoint("cut", 20))
+                self.train("cut", "--resume", shape={}, steps=20)
+                self.assert_same_run("whole", "cut", 20)
+                for out in ("whole", "cut"):
+                    shutil.rmtree(self.folder / out)
+
+    def test_checkpoints_that_differ_are_reported_by_the_names_of_tensors(self):
+        for out, seed in (("a", 1), ("b", 2)):
+            self.train(out, "--seed", seed, steps=1)
+        with self.assertRaises(AssertionError) as failure:
+            self.assert_same_checkpoint("a", "b", 1)
+        self.assertRegex(str(failure.exception), r"^model.safetensors of a and b at step 1: transformer\.h\.0\S*, .* "
+                         "differ, and others$")
+        self.assertLess(len(str(failure.exception)), 400)
 
     def test_offloading_changes_no_result_and_can_begin_on_resume(self):
         shape = self.SHAPE | {"--layers": 5}

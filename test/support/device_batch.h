@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -21,7 +23,7 @@ inline std::vector<int> order_of(const std::vector<int>& keys) {
 class DeviceBatch {
 public:
     DeviceBatch(const std::vector<int>& tokens, const std::vector<int>& targets, int B, int T, const Stream& stream,
-                const std::vector<int>& doc_start = {}) {
+                const std::vector<int>& doc_start = {}, int64_t first_sample = 0) {
         std::vector<int> positions(tokens.size());
         for (size_t i = 0; i < tokens.size(); ++i) {
             int t = static_cast<int>(i) % T;
@@ -34,6 +36,9 @@ public:
         batch_.token_order = put(order_of(tokens), stream);
         batch_.position_order = put(order_of(positions), stream);
         if (!doc_start.empty()) batch_.doc_start = put(doc_start, stream);
+        std::vector<int> number(sizeof first_sample / sizeof(int));
+        std::memcpy(number.data(), &first_sample, sizeof first_sample);
+        batch_.first_sample = reinterpret_cast<const int64_t*>(put(number, stream));
     }
     const Batch& operator*() const { return batch_; }
 

@@ -1,5 +1,6 @@
 #include "train/metrics.h"
 
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +47,21 @@ TEST_CASE("train/metrics: resuming cuts what comes after the step and a last lin
     MetricsFile again;
     REQUIRE_FALSE(again.open(path, 1).evaluated);
     REQUIRE(read_file(path) == line(1));
+}
+
+TEST_CASE("train/metrics: the evaluations up to the step are returned, a loss that is not finite as NaN") {
+    TempDir folder;
+    const std::string path = folder / "metrics.jsonl";
+    const auto evaluation = [](int64_t step, const char* loss) {
+        return fmt::format("{{\"kind\":\"eval\",\"step\":{},\"val_loss\":{}}}\n", step, loss);
+    };
+    write_file(path,
+               line(1) + evaluation(1, "0.1") + line(2) + evaluation(2, "null") + line(3) + evaluation(3, "1e-3"));
+    MetricsFile log;
+    const std::vector<LoggedEvaluation> found = log.open(path, 2).evaluations;
+    REQUIRE(found.size() == 2);
+    REQUIRE((found[0].step == 1 && found[0].loss == 0.1));
+    REQUIRE((found[1].step == 2 && std::isnan(found[1].loss)));
 }
 
 TEST_CASE("train/metrics: a log with damaged lines is kept aside, and its other lines stay") {

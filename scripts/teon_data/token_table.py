@@ -1,0 +1,46 @@
+"""tokens.bin, the bytes of every id of a tokenizer, with which tokens are decoded without its library."""
+
+import hashlib
+import struct
+
+LONGEST_OF_VERSION_2 = 255  # bytes of a token
+PROBES = ("a", "The", "1", "one two")  # texts that show whether a tokenizer adds a blank in front
+
+
+def adds_first_blank(tokenizer, table):
+    """Returns whether the tokenizer puts a blank before a text that is not the text's, as SentencePiece does."""
+    decoded = [b"".join(table[token] for token in ids) for ids in tokenizer.encode(list(PROBES))]
+    return (b" " + PROBES[0].encode() in decoded or b" " + PROBES[1].encode() in decoded) and not any(
+        text.encode() == found for text, found in zip(PROBES, decoded))
+
+
+def tokens_bin(table, delimiter, first_blank):
+    """Returns the content of tokens.bin: 256 int32 (magic 20240328, version, number of ids, delimiter, whether a
+    document's first token has an added blank, zeros) and the bytes of each id.
+
+    In version 2, which is llm.c's and is written where it suffices, each id has one byte with its length and its bytes.
+    In version 3 the lengths come first, as uint32, and then the bytes.
+    """
+    if not first_blank and max(map(len, table)) <= LONGEST_OF_VERSION_2:
+        return token_header(2, table, delimiter) + b"".join(bytes([len(token)]) + token for token in table)
+    lengths = struct.pack(f"<{len(table)}I", *map(len, table))
+    return token_header(3, table, delimiter, first_blank) + lengths + b"".join(table)
+
+
+def token_header(version_number, table, delimiter, first_blank=False):
+    return struct.pack("<5i", 20240328, version_number, len(table), delimiter, first_blank).ljust(1024, b"\0")
+
+
+def identity(table, delimiter):
+    """Returns a hash that is equal for equal tokenizers: that of tokens.bin in version 2, which older versions of this
+    script always wrote, with 255 for longer tokens."""
+    digest = hashlib.sha256(token_header(2, table, delimiter))
+    for token in table:
+        digest.update(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token)
+    return digest.hexdigest()
+
+
+def decode(table, first_blank, tokens):
+    """Returns the bytes of one document."""
+    text = b"".join([table[token] for token in tokens])
+    return text[1:] if first_blank and text[:1] == b" " else text

@@ -1,0 +1,18 @@
+"""Muon and Teon as one torch.optim.Optimizer: the engine's update for PyTorch.
+
+    from teon_torch import Teon, stacks_of
+    hidden, others = stacks_of(model)
+    optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(others, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.1)]
+
+Needs only torch. docs/teon_torch.md explains it; the parts are
+
+    groups             stacks_of(): which parameters of a model Teon updates, and in which stacks
+    optimizer          Teon: momentum, unfolding, update
+    orthogonalization  Newton-Schulz, its Gram form, AOL, SVD
+    distribution       FSDP2, DTensor and DDP: owners of stacks, and what is sent
+"""
+from teon_torch.groups import stacks_of
+from teon_torch.optimizer import Teon
+from teon_torch.orthogonalization import NEWTON_SCHULZ, orthogonalize
+
+__all__ = ["NEWTON_SCHULZ", "Teon", "orthogonalize", "stacks_of"]

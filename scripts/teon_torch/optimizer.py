@@ -1,0 +1,331 @@
+"""Teon and Muon. The update of a stack of K matrices W_k (m x n, outputs x inputs), arXiv 2601.23261, algorithm 1:
+
+    M_k <- mu M_k + G_k                                momentum, as a sum, in float
+    Z   <- unfold_i(M_1 .. M_K)                        mode 1: [M_1 M_2 ..]; 2: [M_1^T M_2^T ..]; 3: rows vec(M_k)
+    O_k <- fold(Ortho(Z))
+    W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
+
+Tests compare it with the expected steps of the engine's tests, with a float64 reference and with torch.optim.Muon.
+"""
+import collections
+import functools
+import math
+
+import torch
+
+from teon_torch import distribution
+from teon_torch.buckets import Plan, input_dim, momentum_type, rows_of_parts, stacked, store
+from teon_torch.distribution import Agreement, DTensor
+from teon_torch.orthogonalization import EPSILON, FORMS, NEWTON_SCHULZ, orthogonalize
+
+NEURON_EPSILON = 1e-8    # the engine's
+
+# (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
+UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
+
+# For each option, a description and a test of valid values.
+RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
+DECAY = ("at least 0 and less than 1", lambda x: 0 <= x < 1)
+COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
+COUNT_OR_NONE = ("None or an integer, at least 1", lambda x: x is None or COUNT[1](x))
+PARTS = ("an integer, at least 1, or a tuple of them",
+         lambda x: all(map(COUNT[1], x if isinstance(x, (tuple, list)) else [x])))
+LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": DECAY, "neuron_beta2": DECAY, "k": COUNT, "parts": PARTS,
+         "ns_steps": COUNT_OR_NONE, "head_size": COUNT_OR_NONE, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
+         "ortho": (f"svd, {', '.join(NEWTON_SCHULZ)}", lambda x: x == "svd" or x in NEWTON_SCHULZ),
+         "ns_form": (", ".join(FORMS), lambda x: x in FORMS),
+         "ns_dtype": ("None or a floating-point type", lambda x: x is None or getattr(x, "is_floating_point", False)),
+         "experts": ("each or stack", lambda x: x in ("each", "stack")),
+         "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
+
+
+class Teon(torch.optim.Optimizer):
+    """params: matrices, or groups (dicts) whose "params" are one role's matrices in layer order, as made by
+    stacks_of(). Each k consecutive ones are a stack; the last may be shorter. k = 1 is Muon. A matrix without a
+    gradient is skipped, and the others of its stack are orthogonalized without it.
+
+    parts: the number of roles in each matrix, as row blocks (3: a joined QKV), which are stacked separately. If the
+    blocks differ in size (grouped-query attention), a tuple of their rows.
+    transposed: matrices are stored input x output (transformers' Conv1D), so m and n are exchanged.
+    experts: tensors (experts, m, n) hold the matrices of a mixture's experts. "each": every expert's is a Muon matrix;
+    "stack": each k consecutive experts of a tensor are a stack.
+    head_size: rows of an attention head; the rows of each head are orthogonalized separately (--ortho-per-head).
+    rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/teon.md).
+    normalize_slices: divide each M_k by its norm before stacking.
+    update_rms: replaces sqrt(m / n) by update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
+    neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2.
+    cautious_weight_decay: decay only weights that the update does not move away from zero (arXiv 2510.12402).
+    ortho, ns_steps, ns_dtype, ns_form, ns_aol: as in orthogonalize().
+    capturable: step() can be captured as a CUDA graph after one uncaptured step; lr is then a tensor on the GPU, or
+    fixed.
+
+    Several ranks: DTensors (FSDP2, HSDP, tensor parallelism) keep their momentum sharded as they are; an owner of each
+    stack collects it and returns the update (distribution.py). process_group: tensors that are not DTensors are equal
+    on all its ranks (DistributedDataParallel), which divide the stacks; None: each process updates all of them.
+    shard: with a process_group, "optimizer" keeps momentum on each stack's owner only.
+
+    All matrices of one shape in a group are updated together; the number of launches does not depend on their number.
+    Raises ValueError for invalid options and matrices, and leaves the optimizer unchanged; and, on every rank and
+    before anything is sent, if ranks are about to update different matrices."""
+
+    def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
+                 ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", ns_aol=False, rms_match=False,
+                 normalize_slices=False, parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
+                 neuron_norm=False, neuron_beta2=0.95, cautious_weight_decay=False, maximize=False, capturable=False,
+                 process_group=None, shard="none"):
+        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
+                        ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, ns_form=ns_form, ns_aol=ns_aol,
+                        rms_match=rms_match, normalize_slices=normalize_slices, parts=parts, transposed=transposed,
+                        experts=experts, head_size=head_size, update_rms=update_rms, neuron_norm=neuron_norm,
+                        neuron_beta2=neuron_beta2, cautious_weight_decay=cautious_weight_decay, maximize=maximize,
+                        capturable=capturable)
+        self.process_group, self.shard = process_group, shard
+        self._plan, self._agreements = None, {}
+        self._check(defaults | {"params": []})
+        if shard not in ("none", "optimizer") or (shard == "optimizer" and process_group is None):
+            raise ValueError(f"shard is {shard!r}; expected none, or optimizer with a process_group")
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group):
+        super().add_param_group(param_group)
+        try:
+            self._check(self.param_groups[-1])
+        except Exception:
+            del self.param_groups[-1]
+            raise
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._plan, self._agreements = None, {}
+        self.process_group, self.shard = getattr(self, "process_group", None), getattr(self, "shard", "none")
+        for group in self.param_groups:  # an earlier version may have fewer options
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    def load_state_dict(self, state_dict):
+        given = {}
+        handle = self.register_load_state_dict_pre_hook(lambda _, final: given.update(final))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        # Optimizer casts all state to the parameter's type, but the momentum of a bfloat16 matrix must stay float.
+        loaded = [i for group in given["param_groups"] for i in group["params"]]
+        places = [(p, input_dim(group)) for group in self.param_groups for p in group["params"]]
+        for i, (p, of_inputs) in zip(loaded, places):
+            for name, dim in (("momentum", None), ("neurons", of_inputs)):
+                if name in given["state"].get(i, {}):
+                    value = distribution.placed_for(given["state"][i][name], p, dim)
+                    self.state[p][name] = value.to(p.device, momentum_type(p))
+        for p in self._current_plan().elsewhere:
+            self.state[p] = {}
+
+    def _check(self, group):
+        where = group.get("role", "a group of matrices")
+        if torch.is_tensor(group["lr"]) and group["lr"].numel() != 1:
+            raise ValueError(f"{where}: Tensor lr must be 1-element; it has {group['lr'].numel()}")
+        for name, (legal, test) in LEGAL.items():
+            if not test(group[name]):
+                raise ValueError(f"{where}: {name} is {group[name]!r}; expected {legal}")
+        if group["capturable"] and group["ortho"] == "svd":
+            raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
+        sharded = [p for p in group["params"] if isinstance(p, DTensor)]
+        if self.shard == "optimizer" and sharded:
+            raise ValueError(f"{where}: shard='optimizer' divides the state of replicated matrices over a "
+                             "process_group; DTensors have their state where they are")
+        for p in sharded:
+            distribution.sharding_of(p, where)
+        for p in group["params"]:
+            if p.ndim not in (2, 3) or not p.numel() or not p.is_floating_point():
+                raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} and {p.dtype} is not a matrix of "
+                                 "floats; give it to AdamW")
+            if p.ndim == 3 and group["k"] > 1 and group["experts"] == "each":
+                raise ValueError(f"{where}: a tensor of shape {tuple(p.shape)} holds experts, which are stacked with "
+                                 "experts='stack' only; choose that, or k=1")
+            outputs = p.shape[-1 if group["transposed"] else -2]
+            blocks = rows_of_parts(outputs, group["parts"])
+            if sum(blocks) != outputs:
+                raise ValueError(f"{where}: {outputs} outputs cannot be cut into {group['parts']} parts")
+            if group["head_size"] and any(rows % group["head_size"] for rows in blocks):
+                raise ValueError(f"{where}: {blocks} rows cannot be cut into heads of {group['head_size']}")
+        kinds = {(tuple(p.shape), p.dtype, str(p.device)) for p in group["params"]}
+        if group["k"] > 1 and group["experts"] == "each" and len(kinds) > 1:
+            raise ValueError(f"{where}: stacked matrices have one shape, type and device; found "
+                             f"{', '.join(sorted(map(str, kinds)))}")
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Performs one update and returns the result of closure. Raises RuntimeError, before any change, for sparse
+        gradients and for a capture that was not prepared; ValueError if ranks differ."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        for group in self.param_groups:
+            moving = [p for p in group["params"] if p.grad is not None]
+            if any(p.grad.layout != torch.strided for p in moving):
+                raise RuntimeError("Teon does not support sparse gradients")
+            if capturing and not (group["capturable"] and all("momentum" in self.state[p] for p in moving)):
+                raise RuntimeError("to capture step(), construct Teon with capturable=True and take one step before")
+        plan = self._current_plan()
+        self._agree(plan)
+        overlap((self._update(bucket) for bucket in plan.buckets), plan.exchanges)
+        return loss
+
+    def _current_plan(self):
+        """Returns the plan for the matrices that have gradients now; it changes only if they do."""
+        key = tuple((id(p), p.grad is None, id(p.device_mesh) if isinstance(p, DTensor) else None)
+                    for group in self.param_groups for p in group["params"])
+        if self._plan is None or self._plan.key != key:
+            self._plan = Plan(key, self.param_groups, self.process_group, self.shard == "optimizer")
+        return self._plan
+
+    def _agree(self, plan):
+        """Raises ValueError on every rank if ranks are about to update different matrices, or at different rates."""
+        if not plan.rows:
+            return
+        rates = {f"the rate of {group.get('role', f'group {i}')}": str(float(group["lr"]))
+                 for i, group in enumerate(self.param_groups)
+                 if not (torch.is_tensor(group["lr"]) and group["lr"].is_cuda)}  # reading it would wait for the GPU
+        for group, rows in plan.rows.items():
+            if group not in self._agreements:
+                self._agreements[group] = Agreement(group)
+            self._agreements[group].check(rows | rates)
+
+    def _update(self, bucket):
+        """Updates a bucket: momentum, orthogonalization, weights. Yields between them while something is sent."""
+        group = bucket.group
+        direction, neurons = self._direction(bucket), self._neurons(bucket)
+        gathering = [(run.momenta.gather(direction), run.neurons.gather(neurons)) for run in bucket.runs]
+        yield
+        # Keep a tensor on its device: reading it would wait for the device, and a captured step would fix its value.
+        lr = group["lr"].to(bucket.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
+        scattering = []
+        for run, (momenta, moments) in zip(bucket.runs, gathering):
+            update, moments = update_of_stacks(momenta.wait(), moments.wait(), run.K, group, lr)
+            scattering.append((run.updates.scatter(update), run.neurons.scatter(moments)))
+        yield
+        update = functools.reduce(torch.add, [update.wait() for update, _ in scattering])
+        weights = stacked(bucket.params).to(update.dtype)
+        keep = 1 - lr * group["weight_decay"]
+        if group["cautious_weight_decay"]:
+            keep = torch.where(update * weights < 0, torch.ones_like(update), keep)
+        store(bucket.params, weights.mul_(keep).sub_(update).to(bucket.params[0].dtype))
+        if neurons is not None and bucket.kept:
+            moments = functools.reduce(torch.add, [moments.wait() for _, moments in scattering])
+            store(self._states(bucket, "neurons"), moments)
+
+    def _direction(self, bucket):
+        """Adds the gradients to the momenta and returns what is orthogonalized, as slices."""
+        group, params = bucket.group, bucket.kept
+        if not params:
+            return bucket.no_slices()
+        momenta = self._states(bucket, "momentum")
+        grads = stacked([distribution.placed_as(p.grad, p) for p in params]).to(momenta[0].dtype)
+        grads = -grads if group["maximize"] else grads
+        momentum = stacked(momenta).mul_(group["momentum"]).add_(grads)
+        store(momenta, momentum)
+        return grads.add_(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+
+    def _neurons(self, bucket):
+        """Returns NorMuon's second moments as slices, or None without neuron_norm."""
+        if not bucket.group["neuron_norm"]:
+            return None
+        return stacked(self._states(bucket, "neurons")) if bucket.kept else bucket.no_slices()
+
+    def _states(self, bucket, name):
+        """Returns the bucket's tensors of state; the first step makes them."""
+        for p in bucket.kept:
+            if name not in self.state[p]:
+                self.state[p][name] = distribution.zeros_for(
+                    p, momentum_type(p), None if name == "momentum" else input_dim(bucket.group))
+        if bucket.on_owner:
+            for p in bucket.params:  # on a rank without any state, torch.distributed.checkpoint would call step() again
+                self.state.setdefault(p, {})
+        return [self.state[p][name] for p in bucket.kept]
+
+
+def update_of_stacks(momenta, neurons, K, group, lr):
+    """Returns lr sqrt(m / n) O_k of M_k, and NorMuon's new second moments. momenta: (stacks * K, m, n) as they are
+    stored; neurons: (stacks * K, m, 1) likewise, or None."""
+    if not len(momenta):
+        return momenta, neurons
+    x, v = momenta, neurons
+    if group["transposed"]:
+        x, v = momenta.mT, None if neurons is None else neurons.mT
+    rows = rows_of_parts(x.shape[1], group["parts"])
+    # Equal parts are one batch.
+    blocks = [(rows[0], len(rows))] if len(set(rows)) == 1 else [(count, 1) for count in rows]
+    updates, moments, first = [], [], 0
+    for m, count in blocks:
+        end = first + m * count
+        part = x[:, first:end].unflatten(1, (count, m)).unflatten(0, (-1, K))
+        o, second = update_of_part(part, None if v is None else v[:, first:end], group, lr)
+        updates.append(o)
+        moments.append(second)
+        first = end
+    update = torch.cat(updates, 1) if len(updates) > 1 else updates[0]
+    second = None if v is None else torch.cat(moments, 1)
+    return (update.mT, second if second is None else second.mT) if group["transposed"] else (update, second)
+
+
+def update_of_part(x, v, group, lr):
+    """As update_of_stacks(), for x (stacks, K, parts, m, n) and v (stacks * K, parts * m, 1)."""
+    K, (m, n) = x.shape[1], x.shape[-2:]
+    heads = m // group["head_size"] if group["head_size"] else 1
+    x = x.unflatten(3, (heads, -1)).flatten(2, 3)  # the same head of K slices is a stack
+    if group["normalize_slices"]:
+        x = x / (x.norm(dim=(-2, -1), keepdim=True) + EPSILON)
+    # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine, so that in mode 3
+    # its update has the same size as those of the other stacks.
+    order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
+    x = x.permute(order)
+    z = x.flatten(-2)
+    o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"], group["ns_form"], group["ns_aol"])
+    o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
+    factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
+    if v is not None:
+        v = v.view(*o.shape[:-1], 1)
+        o, v = normalize_neurons(o, v, group)
+        v = v.flatten(2, 3).flatten(0, 1)
+        factor = group["update_rms"] or factor
+    if group["rms_match"]:
+        factor *= math.sqrt(min(m, n) / (heads * min(z.shape[-2:]) / K))
+    return o.flatten(2, 3).flatten(0, 1) * (lr * factor), v
+
+
+def normalize_neurons(o, v, group):
+    """NorMuon: divides each row by the root of the running mean v of its mean square, and restores the Frobenius norm
+    of the slice; with update_rms, its root mean square becomes 1. o: (..., m, n), v: (..., m, 1)."""
+    squares = o.square().sum(-1, keepdim=True)
+    v = v * group["neuron_beta2"] + (1 - group["neuron_beta2"]) * (squares / o.shape[-1])
+    scale = 1 / (v.sqrt() + NEURON_EPSILON)
+    norm = o.shape[-2] * o.shape[-1] if group["update_rms"] else squares.sum(-2, keepdim=True)
+    after = (squares * scale.square()).sum(-2, keepdim=True)
+    return o * scale * torch.where(after > 0, (norm / after).sqrt(), torch.zeros_like(after)), v
+
+
+def overlap(updates, sends):
+    """Runs the parts of generators, one after the other. If they send: of three successive ones, the first part of the
+    last, then the second part of the one before, then the third part of the first, so that each part's exchange runs
+    beside the work of another."""
+    under_way = collections.deque()
+    for update in updates:
+        next(update)
+        under_way.append(update)
+        if sends:
+            advance(under_way, len(under_way) - 1)
+        else:
+            collections.deque(under_way.pop(), maxlen=0)
+    while under_way:
+        advance(under_way, len(under_way))
+
+
+def advance(under_way, count):
+    """Runs the next part of the first `count` generators, the last of them first, and removes those that have ended."""
+    for update in reversed(list(under_way)[:count]):
+        try:
+            next(update)
+        except StopIteration:
+            under_way.remove(update)

@@ -1,0 +1,142 @@
+"""Orthogonalization of batches of matrices: Newton-Schulz in two forms, AOL preconditioning, exact polar factor.
+
+Method, forms and restarts are the engine's (optim/orthogonalize.cpp, docs/teon.md).
+"""
+import math
+
+import torch
+
+# Coefficients (a, b, c) of the steps X <- a X + (b R + c R^2) X with R = X X^T; the last triple is repeated.
+# optim/ns_coefficients.h has the source of each set.
+NEWTON_SCHULZ = {
+    "jordan": [(3.4445, -4.7750, 2.0315)],
+    "you": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
+            (2.8366, -3.0525, 1.2012)],
+    "you6": [(3955 / 1024, -8306 / 1024, 5008 / 1024), (3735 / 1024, -6681 / 1024, 3463 / 1024),
+             (3799 / 1024, -6499 / 1024, 3211 / 1024), (4019 / 1024, -6385 / 1024, 2906 / 1024),
+             (2677 / 1024, -3029 / 1024, 1162 / 1024), (2172 / 1024, -1833 / 1024, 682 / 1024)],
+    "polar-express": [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in (
+        (8.28721201814563, -23.595886519098837, 17.300387312530933),
+        (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+        (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+        (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+        (2.300652019954817, -1.6689039845747493, 0.4188073119525673))] + [(1.875, -1.25, 0.375)],
+}
+MARGIN = {"polar-express": 1.01}  # the set expects a norm of at most 1 / margin
+FORMS = ("auto", "standard", "gram")
+EPSILON = 1e-7  # avoids 0 / 0
+
+
+def triple(method, step, aol):
+    """Returns step's (a, b, c). AOL's scaling replaces the set's first step."""
+    triples = NEWTON_SCHULZ[method]
+    return triples[min(step + aol, len(triples) - 1)]
+
+
+def restarts_after(dtype, step):
+    """Returns whether the Gram form multiplies X by Q after `step` steps, as the engine does. Rounding gives the Gram
+    matrix negative eigenvalues, which further steps would amplify."""
+    if dtype == torch.float16:
+        return step % 3 == 2
+    return step % 2 == 1 if dtype == torch.bfloat16 else step % 3 == 0
+
+
+def default_steps(aol):
+    return 4 if aol else 5
+
+
+def flops(m, n, method="polar-express", steps=5, dtype=torch.float32, form="auto"):
+    """Returns the floating-point operations for an m x n matrix. Torch computes symmetric products in full."""
+    short, long = sorted((m, n))
+    if method == "svd":
+        return 8 * long * short**2 + 20 * short**3
+    if resolve_form(m, n, method, steps, dtype, form) == "standard":
+        return steps * (4 * long * short**2 + 2 * short**3)
+    total, length = 0, 0
+    for step in range(1, steps + 1):
+        length += 1  # of the segment since the last restart
+        ends = step == steps or restarts_after(dtype, step)
+        total += (4 if length > 1 else 2) * short**3
+        total += 4 * long * short**2 if ends else 4 * short**3
+        length = 0 if ends else length
+    return total
+
+
+def resolve_form(m, n, method, steps, dtype, form):
+    """Returns "standard" or "gram". "auto" is the Gram form if that saves at least a tenth of the operations."""
+    if form != "auto" or method == "svd":
+        return form if method != "svd" else "standard"
+    cost = {name: flops(m, n, method, steps, dtype, name) for name in ("standard", "gram")}
+    return "gram" if cost["gram"] <= 0.9 * cost["standard"] else "standard"
+
+
+def orthogonalize(z, method="polar-express", steps=None, dtype=None, form="auto", aol=False):
+    """Returns U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or approximately by
+    Newton-Schulz in dtype (default: bfloat16 on a GPU, otherwise z's own).
+
+    steps: Newton-Schulz steps (default 5, or 4 with aol).
+    form: iterate on the matrix ("standard") or on its Gram matrix ("gram"); "auto": by the number of operations.
+    aol: AOL preconditioning instead of the first step (Turbo-Muon, arXiv 2512.04632).
+    torch.compile(orthogonalize, fullgraph=True) compiles it whole."""
+    if method == "svd":
+        return polar_factor(z)
+    steps = default_steps(aol) if steps is None else steps
+    dtype = dtype or (torch.bfloat16 if z.is_cuda else z.dtype)
+    m, n = z.shape[-2:]
+    # AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in half precision.
+    margin = 1 / math.sqrt(min(m, n)) if aol else MARGIN.get(method, 1.0)
+    x = z / (z.norm(dim=(-2, -1), keepdim=True) * margin + EPSILON)
+    x = x.to(dtype).reshape(-1, m, n)
+    x = x.mT if m > n else x
+    iterate = gram_form if resolve_form(m, n, method, steps, dtype, form) == "gram" else standard_form
+    x = iterate(x, method, steps, aol)
+    return (x.mT if m > n else x).to(z.dtype).reshape(z.shape)
+
+
+def polar_factor(z):
+    u, s, vt = torch.linalg.svd(z, full_matrices=False)
+    cutoff = torch.finfo(z.dtype).eps * math.sqrt(s.shape[-1]) * s[..., :1]
+    return (u * (s > cutoff).unsqueeze(-2).to(z.dtype)) @ vt
+
+
+def precondition(x, r):
+    """Returns D x and D r D, where D divides each row by the root of its sum of |r|; a row of zeros stays."""
+    sums = r.abs().sum(-1, keepdim=True, dtype=torch.promote_types(r.dtype, torch.float32))
+    d = torch.where(sums > 0, sums.rsqrt(), torch.ones_like(sums)).to(r.dtype)
+    return d * x, d * r * d.mT
+
+
+def standard_form(x, method, steps, aol):
+    """x: (count, m, n) with m <= n. Each step is X <- a X + (b R + c R^2) X with R = X X^T."""
+    for step in range(steps):
+        a, b, c = triple(method, step, aol)
+        r = x @ x.mT
+        if aol and step == 0:
+            x, r = precondition(x, r)
+        x = torch.baddbmm(x, torch.baddbmm(r, r, r, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def gram_form(x, method, steps, aol):
+    """As standard_form(), with products of m x m matrices: Z = b R + c R^2, Q <- (a I + Z) Q and R <- (a I + Z)^2 R,
+    and X <- Q X at the end and at each restart. a I stays a number, so that half precision need not represent it."""
+    r = q = None  # q: the product of the steps since X was last multiplied; all are polynomials of r, so they commute
+    for step in range(1, steps + 1):
+        a, b, c = triple(method, step - 1, aol)
+        ends = step == steps or restarts_after(x.dtype, step)
+        if r is None:
+            r = x @ x.mT
+            if aol and step == 1:
+                x, r = precondition(x, r)
+        z = torch.baddbmm(r, r, r, beta=b, alpha=c)
+        if ends and q is None:
+            x, r = torch.baddbmm(x, z, x, beta=a), None
+            continue
+        q = z + a * torch.eye(z.shape[-1], dtype=z.dtype, device=z.device) if q is None else torch.baddbmm(
+            q, q, z, beta=a)
+        if ends:
+            x, r, q = q @ x, None, None
+        else:
+            half = torch.baddbmm(r, r, z, beta=a)
+            r = torch.baddbmm(half, half, z, beta=a)
+    return x

@@ -1,0 +1,318 @@
+"""The worker of test_teon_torch_ranks.py: runs one case on several gloo ranks, as
+
+    teon_torch_ranks.py RANK RANKS STORE CASE
+
+and prints nothing unless it fails. Every case compares with one process, which each rank computes for itself."""
+import os
+import random
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
+from teon_torch import Teon, buckets, stacks_of
+
+# Ranks compute the same products in batches of other sizes, so that float sums have another order (2^-24 each).
+# Newton-Schulz multiplies small singular values, and their rounding, by up to 8.3 * 4.1 * 3.9 * 3.3 = 440.
+TOLERANCE = 2e-5
+
+
+def whole(p):
+    return p.full_tensor() if isinstance(p, DTensor) else p
+
+
+def assert_close(actual, expected, what, tolerance=TOLERANCE):
+    difference = (actual.detach() - expected.detach()).norm() / expected.detach().norm()
+    assert bool(torch.isfinite(difference)) and difference <= tolerance, f"{what}: relative difference {difference:.2e}"
+
+
+def random_options(rng):
+    ortho = rng.choice(["polar-express", "you", "jordan", "svd"])
+    k = rng.choice([1, 2, 3])
+    return dict(lr=.05, weight_decay=.1, momentum=.9, nesterov=rng.random() < .5, ortho=ortho, k=k,
+                mode=rng.choice([1, 2, 3]) if k > 1 else 1, ns_form=rng.choice(["standard", "gram"]),
+                ns_aol=ortho != "svd" and rng.random() < .3, rms_match=rng.random() < .3,
+                normalize_slices=rng.random() < .3, neuron_norm=rng.random() < .4,
+                cautious_weight_decay=rng.random() < .4, transposed=rng.random() < .3)
+
+
+def random_groups(rng, options):
+    """Returns groups of plain matrices in random shapes: a role, a joined role of unequal parts, experts."""
+    groups = []
+    for role in range(3):
+        m, n = rng.choice([(24, 24), (13, 29), (30, 17), (7, 5), (5, 3)])
+        layers = rng.choice([1, 3, 4, 5])
+        shape, extra = (m, n), {}
+        if role == 1 and m > 7:
+            extra = {"parts": (m - 8, 4, 4)}
+        if role == 2:
+            shape = (rng.choice([3, 4, 6]), m, n)
+            extra = {"experts": rng.choice(["each", "stack"])}
+            if extra["experts"] == "each":
+                extra["k"] = 1
+        if options["transposed"]:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        groups.append({"params": [torch.randn(shape) for _ in range(layers)], "role": f"role{role}", **extra})
+    return groups
+
+
+def random_placements(rng, ndim, mesh):
+    return [rng.choice([Replicate(), Shard(0), Shard(1), Shard(ndim - 1)]) for _ in range(mesh.ndim)]
+
+
+def meshes(ranks):
+    shapes = {1: [(1,)], 2: [(2,), (2, 1)], 3: [(3,)], 4: [(4,), (2, 2)]}[ranks]
+    return [init_device_mesh("cpu", shape, mesh_dim_names=("outer", "inner")[:len(shape)]) for shape in shapes]
+
+
+def steps_equal_one_process(ranks, seeds=4, kind="dtensor"):
+    """Random settings, shapes and placements: three steps equal one process's; same bits when repeated."""
+    all_meshes = meshes(ranks)
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        options = random_options(rng)
+        groups = random_groups(rng, options)
+        reference = Teon([{**g, "params": [torch.nn.Parameter(p.clone()) for p in g["params"]]} for g in groups],
+                         **options)
+        mesh = rng.choice(all_meshes)
+        where = {}
+        if kind == "dtensor":
+            def place(p, rng=rng, mesh=mesh):
+                return distribute_tensor(p.clone(), mesh, where.setdefault(tuple(p.shape), random_placements(
+                    rng, p.ndim, mesh)))
+            more = {}
+        else:
+            def place(p):
+                return p.clone()
+            more = {"process_group": dist.group.WORLD, "shard": kind}
+        subject = Teon([{**g, "params": [torch.nn.Parameter(place(p)) for p in g["params"]]} for g in groups],
+                       **options, **more)
+        if kind != "dtensor":
+            where = kind
+        for step in range(3):
+            for group, mine in zip(reference.param_groups, subject.param_groups):
+                for i, (p, q) in enumerate(zip(group["params"], mine["params"])):
+                    if step == 1 and i == 1:  # a matrix without a gradient
+                        p.grad = q.grad = None
+                        continue
+                    p.grad = torch.randn_like(p)
+                    q.grad = place(p.grad) if kind == "dtensor" else p.grad.clone()
+            reference.step()
+            subject.step()
+        for group, mine in zip(reference.param_groups, subject.param_groups):
+            for i, (p, q) in enumerate(zip(group["params"], mine["params"])):
+                assert_close(whole(q), p, f"seed {seed} {options} {where} {mesh.mesh.shape} {group['role']} {i}")
+                for name, state in reference.state[p].items():
+                    if name in subject.state[q]:
+                        assert_close(whole(subject.state[q][name]), state, f"seed {seed} {options} {where} {name}")
+
+
+def replicated(ranks):
+    steps_equal_one_process(ranks, kind="none")
+
+
+def owner_only(ranks):
+    steps_equal_one_process(ranks, kind="optimizer")
+
+
+def gpt2(layers=3, width=24):
+    import transformers
+    torch.manual_seed(3)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=layers, n_embd=width, n_head=4, n_positions=16, vocab_size=50, bos_token_id=0, eos_token_id=0,
+        attn_pdrop=0, embd_pdrop=0, resid_pdrop=0))
+
+
+def train(model, optimizers, steps, clip=False):
+    """Every rank trains on the same sequences, so that averaged gradients equal one process's."""
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(steps):
+        batch = torch.randint(50, (12, 16), generator=generator)
+        model(batch, labels=batch).loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), .5)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def optimizers_for(model, **options):
+    hidden, others = stacks_of(model)
+    return [Teon(hidden, lr=.02, **options), torch.optim.AdamW(others, lr=.01)]
+
+
+def fsdp2(ranks):
+    """fully_shard: ten steps of GPT-2 equal one process's, momentum is sharded, bytes sent are the formula's."""
+    from torch.distributed.fsdp import fully_shard
+    plain, sharded = gpt2(), gpt2()
+    for block in sharded.transformer.h:
+        fully_shard(block)
+    fully_shard(sharded)
+    a, b = optimizers_for(plain), optimizers_for(sharded)
+    train(plain, a, 10, clip=True)
+    train(sharded, b, 10, clip=True)
+    # Momenta of ten steps, and gradients of models that differ by rounding.
+    for (name, p), q in zip(plain.named_parameters(), sharded.parameters()):
+        assert_close(q.full_tensor(), p, name, 2e-4)
+    momenta = [state["momentum"] for state in b[0].state.values()]
+    assert all(isinstance(m, DTensor) for m in momenta)
+    here, total = sum(m.to_local().numel() for m in momenta), sum(m.numel() for m in momenta)
+    assert here <= total / ranks * 1.05, f"{here} of {total} elements of momentum on this rank"
+    sent = torch.tensor([sum(sum(run.updates.bytes_sent(4)) for bucket in b[0]._plan.buckets for run in bucket.runs)])
+    dist.all_reduce(sent)
+    expected = 2 * 4 * total * (ranks - 1) / ranks
+    assert abs(sent.item() - expected) <= 1e-3 * expected, f"{sent.item()} bytes sent, expected {expected}"
+
+
+def hybrid(ranks):
+    """HSDP, and FSDP2 after tensor parallelism, on a mesh of 2 x 2."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    plain, sharded = gpt2(), gpt2()
+    fully_shard(sharded, mesh=mesh)
+    a, b = optimizers_for(plain), optimizers_for(sharded)
+    train(plain, a, 5)
+    train(sharded, b, 5)
+    for (name, p), q in zip(plain.named_parameters(), sharded.named_parameters()):
+        assert_close(q[1].full_tensor(), p, name, 2e-4)
+
+    def mlp():
+        torch.manual_seed(1)
+        return torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.GELU(),
+                                                        torch.nn.Linear(20, 12)) for _ in range(4)])
+    plain, sharded = mlp(), mlp()
+    for layer in sharded:
+        parallelize_module(layer, mesh["model"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(layer, mesh=mesh["data"])
+    a, b = ([Teon(stacks_of(model, stacked=["0"], k=2)[0], lr=.02, neuron_norm=True)] for model in (plain, sharded))
+    for step in range(3):
+        for model, (optimizer,) in ((plain, a), (sharded, b)):
+            x = torch.randn(5, 12, generator=torch.Generator().manual_seed(step))
+            for layer in model:
+                x = x + layer(x)
+            x.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for (name, p), q in zip(plain.named_parameters(), sharded.parameters()):
+        if p.ndim == 2:
+            assert_close(q.full_tensor(), p, name, 2e-4)
+
+
+def disagreements(ranks):
+    """What ranks do differently is one ValueError on every rank, before anything changes."""
+    rank, mesh = dist.get_rank(), init_device_mesh("cpu", (ranks,))
+
+    def fresh(**options):
+        torch.manual_seed(0)
+        params = [torch.nn.Parameter(distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)])) for _ in range(2)]
+        for p in params:
+            p.grad = distribute_tensor(torch.ones(8, 6), mesh, [Shard(0)])
+        return params, Teon([{"params": params, "role": "layers.*.up"}], k=2, **options)
+
+    def no_gradient(params, optimizer):
+        params[1].grad = None
+
+    def rate(params, optimizer):
+        optimizer.param_groups[0]["lr"] = .5
+
+    def mode(params, optimizer):
+        optimizer.param_groups[0]["mode"] = 2
+
+    for fault, words in ((no_gradient, "layers.*.up, matrix 1: a gradient"), (rate, "the rate of layers.*.up"),
+                         (mode, "the options of layers.*.up")):
+        params, optimizer = fresh()
+        before = [p.full_tensor().clone() for p in params]
+        if rank == ranks - 1:
+            fault(params, optimizer)
+        try:
+            optimizer.step()
+        except ValueError as error:
+            assert words in str(error) and f"rank {ranks - 1}" in str(error), str(error)
+        else:
+            raise AssertionError(f"{fault.__name__}: no error")
+        assert all(torch.equal(p.full_tensor(), b) for p, b in zip(params, before))
+    from torch.distributed.tensor import Partial
+    p = torch.nn.Parameter(DTensor.from_local(torch.randn(4, 4), mesh, [Partial()]))
+    try:
+        Teon([p])
+    except ValueError as error:
+        assert "is not supported; use Shard and Replicate" in str(error), error
+    else:
+        raise AssertionError("a Partial parameter was accepted")
+
+
+def checkpoint_save(ranks):
+    resume(ranks, save=True)
+
+
+def checkpoint_load(ranks):
+    resume(ranks, save=False)
+
+
+def resume(ranks, save):
+    """Three steps, torch.distributed.checkpoint in $CHECKPOINT, three more on another number of ranks and with $MODE:
+    the weights of six steps in one process."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+    from torch.distributed.fsdp import fully_shard
+    mode, folder = os.environ["MODE"], os.environ["CHECKPOINT"]
+    plain, model = gpt2(), gpt2()
+    reference = optimizers_for(plain, neuron_norm=True)
+    options = {"neuron_norm": True}
+    if mode == "fsdp2":
+        for block in model.transformer.h:
+            fully_shard(block)
+        fully_shard(model)
+    elif ranks > 1:
+        options |= {"process_group": dist.group.WORLD, "shard": mode}
+    optimizers = optimizers_for(model, **options)
+    train(plain, reference, 3)
+    if save:
+        train(model, optimizers, 3)
+        states = get_state_dict(model, optimizers)
+        dcp.save({"model": states[0], "optimizers": states[1]}, checkpoint_id=folder)
+        return
+    states = get_state_dict(model, optimizers)
+    states = {"model": states[0], "optimizers": states[1]}
+    dcp.load(states, checkpoint_id=folder)
+    strict = options.get("shard") != "optimizer"  # otherwise this rank lacks the state of other owners' stacks
+    set_state_dict(model, optimizers, model_state_dict=states["model"], optim_state_dict=states["optimizers"],
+                   options=StateDictOptions(strict=strict))
+    assert optimizers[0].param_groups[0]["lr"] == .02
+    for (name, p), q in zip(plain.named_parameters(), model.parameters()):
+        assert_close(whole(q), p, f"loaded {name}", 2e-4)
+    train(plain, reference, 3)
+    train(model, optimizers, 3)
+    for (name, p), q in zip(plain.named_parameters(), model.parameters()):
+        assert_close(whole(q), p, name, 2e-4)
+
+
+def same_bits(ranks):
+    """Two runs on one mesh give the same bits, whatever the order in which exchanges end."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        params = [torch.nn.Parameter(distribute_tensor(torch.randn(20, 12), mesh, [Shard(i % 2)])) for i in range(12)]
+        buckets.BATCH_BYTES = 1
+        optimizer = Teon([{"params": params[::2]}, {"params": params[1::2]}], k=2)
+        for _ in range(3):
+            for p in params:
+                p.grad = distribute_tensor(torch.randn(20, 12), mesh, p.placements)
+            optimizer.step()
+        assert len(optimizer._plan.buckets) > 2
+        results.append([p.full_tensor() for p in params])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+if __name__ == "__main__":
+    rank, ranks, store, case = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    globals()[case](ranks)
+    dist.barrier()
+    dist.destroy_process_group()

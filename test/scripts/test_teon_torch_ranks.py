@@ -1,0 +1,64 @@
+"""Teon on several ranks (gloo, CPU): FSDP2, HSDP, tensor parallelism, DDP, owners' state, checkpoints and errors. Each
+case is a function of teon_torch_ranks.py, run by as many processes as it has ranks."""
+import os
+import subprocess
+import sys
+
+from testing import ROOT, Case, needs
+
+WORKER = ROOT / "test/scripts/teon_torch_ranks.py"
+
+
+class RanksTest(Case):
+    def run_ranks(self, case, ranks, **environment):
+        store = self.folder / f"{case}-{ranks}-{len(list(self.folder.iterdir()))}"
+        processes = [subprocess.Popen([sys.executable, WORKER, str(rank), str(ranks), store, case], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | environment)
+                     for rank in range(ranks)]
+        outputs = []
+        try:
+            for process in processes:
+                outputs.append(process.communicate(timeout=600)[0])
+        finally:
+            for process in processes:
+                process.kill()
+        for process, output in zip(processes, outputs):
+            self.assertEqual(process.returncode, 0, f"{case} on {ranks} ranks: {output[-3000:]}")
+
+    @needs("torch")
+    def test_random_placements_equal_one_process(self):
+        for ranks in (2, 3, 4):
+            self.run_ranks("steps_equal_one_process", ranks)
+
+    @needs("torch")
+    def test_replicas_divide_the_work(self):
+        self.run_ranks("replicated", 3)
+
+    @needs("torch")
+    def test_only_owners_have_state(self):
+        self.run_ranks("owner_only", 3)
+
+    @needs("torch", "transformers")
+    def test_fsdp2(self):
+        self.run_ranks("fsdp2", 4)
+
+    @needs("torch", "transformers")
+    def test_hybrid_and_tensor_parallel(self):
+        self.run_ranks("hybrid", 4)
+
+    @needs("torch")
+    def test_ranks_that_differ_are_refused(self):
+        self.run_ranks("disagreements", 3)
+
+    @needs("torch")
+    def test_same_bits(self):
+        self.run_ranks("same_bits", 4)
+
+    @needs("torch", "transformers")
+    def test_checkpoints_on_another_number_of_ranks(self):
+        for mode, ranks in (("fsdp2", 3), ("optimizer", 2)):
+            folder = str(self.folder / f"checkpoint-{mode}")
+            self.run_ranks("checkpoint_save", ranks, MODE=mode, CHECKPOINT=folder)
+            for other, count in (("fsdp2", 2), ("none", 1), ("optimizer", 3)):
+                self.run_ranks("checkpoint_load", count, MODE=other, CHECKPOINT=folder)
+
