@@ -60,7 +60,8 @@ copy_checkout() {
         [ ! -f "$repository/$file" ] || cmp -s "$repository/$file" "$1/$file" ||
             (cd "$repository" && cp --parents "$file" "$1") || return 1
     done <"$work/files"
-    (cd "$1" && find . -name build -prune -o -type f -print | sed 's|^\./||' | grep -vxFf "$work/files" | xargs -r rm)
+    (cd "$1" && find . -name build -prune -o -type f -print | sed 's|^\./||' | { grep -vxFf "$work/files" || true; } |
+        xargs -r rm)
 }
 
 # Compiles in the system of one row, which is made first unless it is in the cache.
