@@ -11,7 +11,7 @@
 SHELL := /bin/bash
 ifndef JOBS
 JOBS := $(shell awk -v cores="$$(nproc)" '/^MemAvailable/ { n = int($$2 / 600000); if (n > cores) n = cores } \
-    END { print n > 1 ? n : 1 }' /proc/meminfo)
+    END { print (n > 1 ? n : 1) }' /proc/meminfo)
 endif
 MAKEFLAGS += -rR -j$(JOBS)
 # `make -j` without a number starts all compilers at once. Each then waits for one of JOBS locks. Only recipes know.

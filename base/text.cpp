@@ -1,10 +1,13 @@
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <utility>
 
 namespace teon {
@@ -26,6 +29,42 @@ std::string duration_text(double seconds) {
     if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
     if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);
     return fmt::format("{}s", s);
+}
+
+std::string wrapped(const std::string& text, size_t indent, size_t width) {
+    std::string out;
+    size_t column = indent;
+    for (size_t at = 0; at < text.size();) {
+        const size_t end = std::min(text.find(' ', at), text.size());
+        if (column > indent && column + 1 + end - at > width) {
+            out += '\n';
+            out.append(indent, ' ');
+            column = indent;
+        } else if (column > indent) {
+            out += ' ';
+            ++column;
+        }
+        out += text.substr(at, end - at);
+        column += end - at;
+        at = end + 1;
+    }
+    return out;
+}
+
+int terminal_columns() {
+    struct winsize size = {};
+    return ::ioctl(::fileno(stdout), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+size_t text_width() {
+    const int columns = terminal_columns();
+    return columns > 0 ? static_cast<size_t>(std::max(columns, 60)) : SIZE_MAX;
+}
+
+std::string lower_case(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return text;
 }
 
 namespace {

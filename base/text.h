@@ -1,6 +1,7 @@
 // Formats quantities for people to read, and splits lists.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,18 @@ namespace teon {
 std::string bytes_text(double bytes);       // "1.50 GiB", "12 B"
 std::string count_text(double n);           // "12.30M", "7"
 std::string duration_text(double seconds);  // "1h02m", "3m12s", "45s"
+
+// Wraps the text to `width` columns. Each line but the first begins with `indent` blanks.
+std::string wrapped(const std::string& text, size_t indent, size_t width);
+
+// Returns the width of the terminal that standard output goes to; 0 if it goes elsewhere or the width is unknown.
+// mpirun gives its ranks such a terminal even if its own output is piped.
+int terminal_columns();
+
+// Returns the columns to wrap text to: the terminal's, at least 60; without limit for text that goes to a file.
+size_t text_width();
+
+std::string lower_case(std::string text);  // of ASCII letters
 
 // Returns the text, of which at most 2,000 bytes remain, and of each word (a file's name, a key) at most 400: what is
 // left out of the middle becomes "...". For messages, whose names may come from a hostile file. Keeps UTF-8 whole.

@@ -30,6 +30,10 @@ struct Format {
 };
 constexpr Format FORMATS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
+constexpr const char* kBareTokens =
+    "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of the same "
+    "text with scripts/prepare.py";
+
 ShardInfo open_shard(const std::string& path) {
     const InputFile file(path);
     std::byte header[SHARD_HEADER_BYTES];
@@ -47,6 +51,8 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
         if (path.ends_with(".bin") && split_of(path) == split) paths.push_back(path);
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
+    CHECK_USAGE(!paths.empty() || !fs::exists(fs::path(folder) / "train.bin", error), "{}/train.bin: {}", folder,
+                kBareTokens);
     CHECK_USAGE(!paths.empty(),
                 "{}: no shard *_{}_*.bin in this folder; name the files, or make them with scripts/prepare.py", folder,
                 split);
@@ -58,8 +64,8 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
     int status = ::glob(pattern.c_str(), 0, nullptr, &found);
     std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
-    CHECK_USAGE(status == 0 && !paths.empty(), "{}: no such file or folder, and no file matches it as a pattern",
-                pattern);
+    if (status != 0 || paths.empty())
+        throw MissingData(fmt::format("{}: no such file or folder, and no file matches it as a pattern", pattern));
     return paths;
 }
 
@@ -78,6 +84,12 @@ uint32_t widen(int* out, const std::byte* in, int64_t n) {
     return largest;
 }
 
+// Whether the file is named as nanoGPT names its tokens.
+bool is_bare_name(const std::string& path) {
+    const std::string name = fs::path(path).filename().string();
+    return name == "train.bin" || name == "val.bin";
+}
+
 }  // namespace
 
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes) {
@@ -91,6 +103,7 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     std::memcpy(&tokens, header.data() + 8, 4);
     const Format* format =
         std::find_if(std::begin(FORMATS), std::end(FORMATS), [&](const Format& f) { return f.magic == magic; });
+    CHECK_USAGE(format != std::end(FORMATS) || !is_bare_name(path), "{}: {}", path, kBareTokens);
     CHECK_USAGE(
         format != std::end(FORMATS),
         "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards with "

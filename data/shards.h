@@ -16,9 +16,15 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "files/file.h"
 
 namespace teon {
+
+// A name of data to which no file and no folder belongs.
+struct MissingData : UsageError {
+    using UsageError::UsageError;
+};
 
 constexpr int SHARD_HEADER_BYTES = 1024;
 

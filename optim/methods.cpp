@@ -60,6 +60,12 @@ const MethodInfo& info_of(Method method) {
     return *row;
 }
 
+bool has_flag(const MethodInfo& method, std::string_view flag) {
+    return std::find(method.flags.begin(), method.flags.end(), flag) != method.flags.end();
+}
+
+float default_adamw_lr(int channels) { return static_cast<float>(std::min(0.01, 3e-4 * 3072 / channels)); }
+
 int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); }
 
 }  // namespace teon

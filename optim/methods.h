@@ -92,5 +92,12 @@ struct MethodInfo {
 };
 const std::vector<MethodInfo>& methods();
 const MethodInfo& info_of(Method method);
+bool has_flag(const MethodInfo& method, std::string_view flag);
+
+// Returns the default of --adamw-lr for a model of this width: 3e-4 x 3072 / channels, at most 0.01. It falls with the
+// width as the rates of GPT-3's models from 125M to 13B do, of which it is 1.5 to 3 times as much (Table 2.1 of
+// https://arxiv.org/abs/2005.14165): embeddings and head take a higher rate than matrices. docs/optimizers.md has the
+// sweep from which the factor is.
+float default_adamw_lr(int channels);
 
 }  // namespace teon

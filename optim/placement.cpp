@@ -172,12 +172,12 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
     };
     const auto describe = [&](int r) {
         const ParamLayouts held(table, exchange.weights, {exchange.sharding, own[r]});
-        return fmt::format("{:>8}{:>14.2f}{:>12.1f}{:>14.1f}{:>14.1f}{:>16.1f}\n", stacks[r], placement.load[r] * 1e-9,
+        return fmt::format("{:>8}{:>12.2f}{:>11.1f}{:>13.1f}{:>13.1f}{:>15.1f}\n", stacks[r], placement.load[r] * 1e-9,
                            static_cast<double>(placement.state_bytes[r]) / 0x1p20, mib(held.masters.size(), DType::f32),
                            mib(held.copy.size() + held.weight_windows.size(), exchange.weights),
                            mib(held.gradients.size() + held.sums.size(), DType::f32));
     };
-    std::string text = fmt::format("{:>6}{:>8}{:>14}{:>12}{:>14}{:>14}{:>16}\n", "rank", "stacks", "GFLOP/step",
+    std::string text = fmt::format("{:>6}{:>8}{:>12}{:>11}{:>13}{:>13}{:>15}\n", "rank", "stacks", "GFLOP/step",
                                    "state MiB", "masters MiB", "weights MiB", "gradients MiB");
     std::string line = describe(0);
     for (int r = 0; r < ranks;) {  // one line for equal ranks

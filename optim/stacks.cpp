@@ -186,10 +186,23 @@ double step_factor(const ParamTable& table, const Stack& stack, const OptimizerO
     return factor;
 }
 
+// Returns what the methods of all stacks begin with, up to a comma: "polar-express x5, ". Empty if they differ there.
+static std::string common_method(const OptimizerPlan& plan, const OptimizerOptions& options) {
+    std::string common;
+    for (const Stack& stack : plan.stacks) {
+        const std::string method = info_of(options.method).matrices->describe(stack, options);
+        const std::string part = method.substr(0, method.find(", ") == std::string::npos ? 0 : method.find(", ") + 2);
+        if (&stack != &plan.stacks.front() && part != common) return "";
+        common = part;
+    }
+    return common;
+}
+
 std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options) {
     const MethodInfo& info = info_of(options.method);
     std::vector<std::vector<std::string>> lines = {
-        {"role", "shape", "stacks", "K", "unfolding", info.matrices ? info.matrices->what : "", "GFLOP/step"}};
+        {"role", "shape", "stacks", "K", "unfolding", info.matrices ? info.matrices->what : "", "GFLOP"}};
+    const std::string common = common_method(plan, options);
     double total = 0;
     for (size_t i = 0; i < plan.stacks.size();) {
         const Stack& first = plan.stacks[i];
@@ -201,11 +214,12 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
         };
         for (; end < plan.stacks.size() && alike(plan.stacks[end]); end++) flops += plan.stacks[end].flops;
         const Unfolding u(first.mode, first.m, first.n, first.K(), 1);
+        const std::string method = info.matrices->describe(first, options);
         const std::string heads = first.heads > 1 ? fmt::format("{} x ", first.heads) : "";
         lines.push_back({std::string(name_of(first.role)), fmt::format("{}{} x {}", heads, first.m, first.n),
                          fmt::format("{}", end - i), fmt::format("{}", first.K()),
-                         fmt::format("mode {}: {} x {}", first.mode, u.rows(), u.cols()),
-                         info.matrices->describe(first, options), fmt::format("{:.1f}", flops * 1e-9)});
+                         fmt::format("mode {}: {} x {}", first.mode, u.rows(), u.cols()), method.substr(common.size()),
+                         fmt::format("{:.1f}", flops * 1e-9)});
         total += flops;
         i = end;
     }
@@ -222,7 +236,7 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
                 text += c + 1 < line.size() ? "  " : "\n";
             }
         }
-        text += fmt::format("{}: {:.1f} GFLOP per step\n", info.matrices->work, total * 1e-9);
+        text += fmt::format("{}: {}{:.1f} GFLOP per step\n", info.matrices->work, common, total * 1e-9);
     }
     int64_t count = 0;
     for (int i : plan.element_rows) count += table[i].logical_size();

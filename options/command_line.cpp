@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <system_error>
 
@@ -20,6 +21,12 @@ namespace {
 [[noreturn]] void reject_unknown(const OptionTable& table, const std::string& word) {
     const std::string flag = word.substr(0, word.find('='));
     if (!flag.starts_with("-")) {
+        // A value without its flag. Programs that continue runs have --resume.
+        const bool has_resume = std::any_of(table.rows.begin(), table.rows.end(),
+                                            [](const OptionRow& row) { return row.flag == "--resume"; });
+        std::error_code error;
+        CHECK_USAGE(!has_resume || !std::filesystem::exists(word + "/config.json", error),
+                    "{}: not expected here; to continue that run write --resume --out {}", shown(word), word);
         const bool bare = std::any_of(table.rows.begin(), table.rows.end(),
                                       [&](const OptionRow& row) { return row.flag == "--" + flag; });
         throw UsageError(
@@ -57,26 +64,6 @@ std::vector<std::vector<std::string>> words_of(const OptionTable& table, int arg
     return words;
 }
 
-// Wraps the text to `width` columns. Each line but the first begins with `indent` blanks.
-std::string wrapped(const std::string& text, size_t indent, size_t width) {
-    std::string out;
-    size_t column = indent;
-    for (size_t at = 0; at < text.size();) {
-        const size_t end = std::min(text.find(' ', at), text.size());
-        if (column > indent && column + 1 + end - at > width) {
-            out += "\n" + std::string(indent, ' ');
-            column = indent;
-        } else if (column > indent) {
-            out += ' ';
-            ++column;
-        }
-        out += text.substr(at, end - at);
-        column += end - at;
-        at = end + 1;
-    }
-    return out;
-}
-
 // Flags that every program has.
 struct Builtin {
     bool help = false, help_all = false, version = false;
@@ -102,19 +89,32 @@ bool is_plain(const OptionRow& row) {  // without a value
     return row.flag == "--help" || row.flag == "--help-all" || row.flag == "--version";
 }
 
+size_t help_width() {
+    const int columns = terminal_columns();
+    return static_cast<size_t>(columns > 0 ? std::clamp(columns, 60, 110) : 80);
+}
+
+// Puts the remark of an example that is too long above it.
+std::string example_text(const std::string& example) {
+    const size_t remark = example.find("  #");
+    if (remark == std::string::npos || example.size() + 2 <= help_width()) return "  " + example + "\n";
+    return "  " + example.substr(remark + 2) + "\n  " + example.substr(0, remark) + "\n";
+}
+
 std::string help_line(const OptionRow& row) {
-    constexpr size_t kIndent = 34, kWidth = 110;
+    const size_t width = help_width();
+    const size_t indent = width < 100 ? 28 : 34;
     const std::string left = is_plain(row) ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
     const std::string right = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
     const std::string gap =
-        left.size() + 1 < kIndent ? std::string(kIndent - left.size(), ' ') : "\n" + std::string(kIndent, ' ');
-    return left + gap + wrapped(right, kIndent, kWidth) + "\n";
+        left.size() + 1 < indent ? std::string(indent - left.size(), ' ') : "\n" + std::string(indent, ' ');
+    return left + gap + wrapped(right, indent, width) + "\n";
 }
 
 // `table` includes the flags of every program.
 std::string help_text(const OptionTable& table, const ProgramText& program, bool every_flag) {
     std::string text = fmt::format("{}\n\n./{} --FLAG VALUE ...\n\nExamples:\n", program.description, program.name);
-    for (const std::string& example : program.examples) text += "  " + example + "\n";
+    for (const std::string& example : program.examples) text += example_text(example);
     if (!every_flag) {
         text += "\nMost used flags:\n";
         for (const std::string& flag : program.most_used)

@@ -103,9 +103,10 @@ public:
         OptionRow& row = add(
             flag, "on|off", help, field ? "on" : "off",
             [=, &field](const std::string& text) {
-                CHECK_USAGE(text == "on" || text == "off" || text == "true" || text == "false",
+                const std::string word = lower_case(text);
+                CHECK_USAGE(word == "on" || word == "off" || word == "true" || word == "false",
                             "{} {}: must be on or off", flag, text);
-                field = text != "off" && text != "false";
+                field = word == "on" || word == "true";
             },
             [&field] { return nlohmann::json(field); });
         row.is_switch = true;
@@ -139,7 +140,7 @@ public:
                 return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : "");
             });
     }
-    // One of a few names; the field may be optional.
+    // One of a few names, in upper or lower case; the field may be optional. No two names may differ in case alone.
     template <typename F, typename E>
     OptionRow& choice(std::string flag, F& field, Choices<E> choices, std::string help) {
         auto name = [choices](E value) {
@@ -155,7 +156,7 @@ public:
             flag, fmt::format("{}", fmt::join(names, "|")), help, initial,
             [=, &field](const std::string& text) {
                 for (auto& [candidate, e] : choices)
-                    if (candidate == text) {
+                    if (lower_case(candidate) == lower_case(text)) {
                         field = e;
                         return;
                     }

@@ -9,10 +9,17 @@
 
 namespace teon {
 
+// About two standard deviations of log(predicted / measured) over the published steps in bench/measured_gpu.toml, all
+// of which are within it (test/programs/test_plan.py).
+constexpr double kStepTimeSpread = 0.13;
+// For GPUs whose rates follow from their data sheets alone; no published step of theirs was compared.
+constexpr double kDataSheetSpread = 0.4;
+
 struct KnownGpu {
     std::string name;  // of --plan-for
     DeviceInfo device;
     GpuRates rates;
+    double spread;  // the range of expected times, as a logarithm
 };
 const std::vector<KnownGpu>& known_gpus();
 

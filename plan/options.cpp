@@ -29,7 +29,7 @@ std::string role_names(bool (*which)(Role)) {
 
 Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
     for (const auto& [role, name] : kEnumNames<Role>)
-        if (name == text && which(role)) return role;
+        if (name == lower_case(text) && which(role)) return role;
     throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
 }
 
@@ -151,12 +151,13 @@ std::string by_method(F value) {
 
 void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
-    t.choice("--optimizer", opt.method, "what updates the hidden matrices; AdamW updates the rest");
+    t.choice("--optimizer", opt.method,
+             "adamw and lion update all parameters; the others the hidden matrices, and AdamW the rest");
     t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
         by_method([](const MethodInfo& m) { return m.lr; });
     t.number("--adamw-lr", o.adamw_lr, 0, 100,
-             "peak learning rate of what AdamW updates beside another optimizer (embeddings and head)")
-        .default_text = "= lr";
+             "peak learning rate of what AdamW updates beside another optimizer: embeddings, head, norms and biases")
+        .default_text = "3e-4 x 3072 / channels, at most 0.01";
     t.number("--weight-decay", opt.weight_decay, 0, 10,
              "decoupled weight decay, of matrices and embeddings, never of norms and biases");
     t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
@@ -308,11 +309,19 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
              "wait for each checkpoint instead of training while it is written");
     t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
              "what to do if a checkpoint cannot be written (earlier ones stay intact)");
-    t.toggle(
-         "--resume", o.resume,
-         "continue from the newest whole checkpoint in --out, with the flags of its config.json where none are given "
-         "here; begins a run if there is no checkpoint yet")
-        .this_call = true;
+    OptionRow& resume = t.toggle(
+        "--resume", o.resume,
+        "continue from the newest whole checkpoint in --out (or --resume FOLDER), with the flags of its config.json "
+        "where none are given here; begins a run if there is no checkpoint yet");
+    resume.this_call = true;
+    resume.set = [&o, toggle = resume.set](const std::string& text) {
+        std::error_code error;
+        const std::string word = lower_case(text);
+        const bool is_path = text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
+        if (!is_path || word == "on" || word == "off" || word == "true" || word == "false") return toggle(text);
+        o.resume = true;
+        o.resumed_folder = text;
+    };
     t.text("--init-from", o.init_from, "PATH",
            "begin with the model of a folder (config.json, model.safetensors or its index), a run, a file or "
            "hf:OWNER/NAME");
@@ -385,25 +394,6 @@ OptionTable make_table(const ModelFamily& family, Options& o) {
     return t;
 }
 
-}  // namespace
-
-void check_batch(const Options& o) {
-    CHECK_USAGE(o.batch_tokens % o.seq_len == 0, "--batch-tokens {} is not a multiple of --seq-len {}; {} would be",
-                o.batch_tokens, o.seq_len, std::max<int64_t>(1, o.batch_tokens / o.seq_len) * o.seq_len);
-    if (o.micro_batch > 0) {
-        const int64_t sequences = o.batch_tokens / o.seq_len;
-        CHECK_USAGE(sequences % o.micro_batch == 0,
-                    "--micro-batch {} does not divide the {} sequences of a step (--batch-tokens / --seq-len)",
-                    o.micro_batch, sequences);
-    }
-}
-
-namespace {
-
-bool has_flag(const MethodInfo& method, std::string_view flag) {
-    return std::find(method.flags.begin(), method.flags.end(), flag) != method.flags.end();
-}
-
 // "muon, normuon or teon"
 std::string methods_with(std::string_view flag) {
     std::vector<std::string_view> names;
@@ -414,9 +404,22 @@ std::string methods_with(std::string_view flag) {
     return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
+// Returns the width that the flags in a run's config.json say: --channels or, if that is 0, its preset's.
+int channels_of_run(const ModelFamily& family, const FlagsGiven& given) {
+    const auto of_run = [&](const char* flag, auto otherwise) {
+        const auto value = given.by_run.find(flag);
+        return value == given.by_run.end() ? otherwise : json_value<decltype(otherwise)>(value->second, flag);
+    };
+    const int channels = of_run("--channels", 0);
+    const std::string name = of_run("--model", family.default_preset);
+    for (const DecoderConfig& preset : family.presets)
+        if (channels <= 0 && preset.preset == name) return preset.C;
+    return std::max(channels, 1);
+}
+
 // Sets defaults that depend on other flags. A run's config.json has a value for every flag. If that value is the
 // default that followed from another flag there, it follows that flag again, which may now have another value.
-void set_defaults(Options& o, const FlagsGiven& given) {
+void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given) {
     OptimizerOptions& opt = o.optimizer;
     const auto of_run = [&](const char* flag, auto now) {
         const auto found = given.by_run.find(flag);
@@ -435,13 +438,16 @@ void set_defaults(Options& o, const FlagsGiven& given) {
     if (follows("--beta2", before.beta2)) opt.beta2 = method.beta2;
     const auto ns_steps = [](bool aol) { return aol ? 4 : OptimizerOptions().ns_steps; };
     if (follows("--ns-steps", ns_steps(of_run("--ns-aol", opt.ns_aol)))) opt.ns_steps = ns_steps(opt.ns_aol);
-    if (follows("--adamw-lr", of_run("--lr", opt.lr)) || !has_flag(method, "--adamw-lr")) o.adamw_lr = opt.lr;
+    if (!has_flag(method, "--adamw-lr"))
+        o.adamw_lr = opt.lr;
+    else if (!given.count("--adamw-lr") && (!has_flag(before, "--adamw-lr") ||
+                                            follows("--adamw-lr", default_adamw_lr(channels_of_run(family, given)))))
+        o.adamw_lr.reset();  // plan_run() knows the model
     if (follows("--adamw-weight-decay", of_run("--weight-decay", opt.weight_decay)) ||
         !has_flag(method, "--adamw-weight-decay"))
         opt.adamw_weight_decay = opt.weight_decay;
     if (follows("--min-lr-ratio", default_min_lr_ratio(was("--schedule", o.schedule.kind))))
         o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
-    opt.adamw_lr = *o.adamw_lr;
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
@@ -477,7 +483,6 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    if (o.init_from.empty()) check_batch(o);  // otherwise the model decides the sequence length unless a flag does
     for (const MethodInfo& other : methods())
         for (const std::string_view flag : other.flags)
             CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
@@ -506,14 +511,13 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
 }
 
 ProgramText program_text(const ModelFamily& family) {
-    const std::string start =
-        fmt::format("./{} --model {} --data datasets/NAME --optimizer teon", family.program(), family.default_preset);
+    const std::string start = fmt::format("./{} --data datasets/NAME --optimizer teon", family.program());
     return {
         family.program(),
-        fmt::format("Train a {} language model on token shards (scripts/prepare.py makes them).", family.name),
+        fmt::format("Trains {} language models on token shards, which scripts/prepare.py makes.", family.title),
         {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
          fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
-         "mpirun -np 8 " + start + " --out runs/NAME  # a process per GPU"},
+         fmt::format("mpirun -np 8 ./{} --data datasets/NAME --out runs/NAME  # a process per GPU", family.program())},
         {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
          "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
@@ -569,6 +573,14 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     const OptionTable table = make_table(family, o);
     std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
     if (!given) return std::nullopt;
+    if (!o.resumed_folder.empty()) {
+        CHECK_USAGE(o.out.empty() || o.out == o.resumed_folder, "--resume {}: but --out is {}; give one of them",
+                    o.resumed_folder, o.out);
+        std::error_code error;
+        CHECK_USAGE(std::filesystem::is_directory(o.resumed_folder, error), "--resume {}: no such folder",
+                    o.resumed_folder);
+        o.out = o.resumed_folder;
+    }
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
         take_over_config(o, table, family, *given, argc, argv);
@@ -577,7 +589,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
-        set_defaults(o, *given);
+        set_defaults(o, family, *given);
         check_conflicts(o, *given);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing

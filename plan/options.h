@@ -50,7 +50,7 @@ struct Options {
     double epochs = 0;
     // optimizer, orthogonalizer, teon
     OptimizerOptions optimizer;
-    std::optional<float> adamw_lr;
+    std::optional<float> adamw_lr;  // nullopt: by the model's width (plan/run_plan.h)
     float grad_clip = 1.0f;
     // schedule
     Schedule schedule;
@@ -71,6 +71,7 @@ struct Options {
     bool keep_best = false;
     int64_t patience = 0;  // evaluations; 0: none
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
+    std::string resumed_folder;  // as the value of --resume; it replaces --out
     std::string init_from;
     // The model of --init-from after it was read, or the checkpoint's model in a resumed run. Flags must agree with it.
     std::optional<PublishedModel> adopted;
@@ -97,9 +98,6 @@ struct Options {
 // --version, which it prints. before_resume: called with the given flags before that config.json is opened.
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
                                      const std::function<void(const Options&)>& before_resume = {});
-
-// Throws UsageError unless --batch-tokens, --seq-len and --micro-batch divide one another.
-void check_batch(const Options& options);
 
 // Returns every flag with its resolved value, for config.json.
 nlohmann::json options_json(const ModelFamily& family, const Options& options);

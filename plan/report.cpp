@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include "base/text.h"
+#include "optim/methods.h"
 #include "plan/memory.h"
 #include "plan/step_time.h"
+#include "plan/whole_run.h"
 
 namespace teon {
 
@@ -28,13 +30,45 @@ std::string recompute_text(const RunPlan& p) {
                        fmt::join(all, ", "));
 }
 
+// "teon: lr 0.005, weight decay 0.1 for hidden matrices; adamw: lr 0.0006, weight decay 0.1 for the rest; ..."
+std::string optimizer_text(const OptimizerOptions& o) {
+    const MethodInfo& method = info_of(o.method);
+    const auto rates = [](std::string_view name, float lr, float decay) {
+        return fmt::format("{}: lr {}, weight decay {}", name, as_written(lr), as_written(decay));
+    };
+    std::string text = rates(name_of(o.method), o.lr, o.weight_decay);
+    if (method.matrices)
+        text += " for hidden matrices; " +
+                rates(method.elements->name, o.adamw_lr, o.adamw_weight_decay.value_or(o.weight_decay)) +
+                " for the rest";
+    for (const auto& [role, factor] : o.lr_scale)
+        text += fmt::format("{}{} x {}", role == o.lr_scale.begin()->first ? "; lr of " : ", ", name_of(role),
+                            as_written(factor));
+    return text;
+}
+
+// "cosine to 0.1 of the peak, after 10 of 100 steps of warmup"
+std::string schedule_text(const RunPlan& p) {
+    const Schedule& s = p.options.schedule;
+    std::string text(name_of(s.kind));
+    if (s.kind != ScheduleKind::constant) text += fmt::format(" to {} of the peak", s.min_lr_ratio);
+    if (p.steps == 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
+    text += fmt::format(", warmup {} of {} steps", warmup_steps(s, p.steps), p.steps);
+    if (s.kind == ScheduleKind::constant_linear)
+        text += fmt::format(", decay after step {}", steps_before_decay(s, p.steps));
+    return text;
+}
+
 }  // namespace
 
 std::string plan_report(const RunPlan& p) {
     const DecoderConfig& c = p.config;
     const Options& o = p.options;
     std::string out;
-    auto line = [&](std::string_view name, std::string value) { out += fmt::format("{:<12}{}\n", name, value); };
+    const size_t width = text_width();
+    auto line = [&](std::string_view name, const std::string& value) {
+        out += fmt::format("{:<12}{}\n", name, wrapped(value, 12, width));
+    };
     line("model",
          fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
                      c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
@@ -63,6 +97,10 @@ std::string plan_report(const RunPlan& p) {
                          p.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(p.steps * o.batch_tokens) /
                                                                              static_cast<double>(p.data_tokens))
                                        : ""));
+    line("optimizer", optimizer_text(o.optimizer));
+    line("schedule", schedule_text(p));
+    line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
+    line("seed", fmt::format("{}", o.seed));
     line("checkpoints",
          fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
                      o.checkpoint_minutes > 0
@@ -106,8 +144,12 @@ std::string plan_report(const RunPlan& p) {
     if (ranks > 1)
         out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
                                exchange_of(p), o.bandwidth);
+    const KnownGpu* planned_for = nullptr;
     for (const KnownGpu& gpu : known_gpus())
-        if (gpu.name == o.plan_for) out += step_time_table(p, gpu);
+        if (gpu.name == o.plan_for) planned_for = &gpu;
+    if (planned_for) out += step_time_table(p, *planned_for);
+    if (o.plan_only) out += whole_run_table(p, planned_for);
+    for (const auto& [name, text] : p.notes) line(name, text);
     return out;
 }
 

@@ -1,10 +1,12 @@
 #include "plan/run_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <cmath>
 #include <filesystem>
 
+#include "base/text.h"
 #include "kernels/attention_flash.h"
 #include "optim/methods.h"
 #include "runtime/linalg_library.h"
@@ -58,11 +60,21 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
 void open_data(RunPlan& p) {
     const Options& o = p.options;
     if (o.data.empty()) return;
-    p.train = open_dataset(o.data, "train");
-    if (!o.val_data.empty()) {
-        p.val = open_dataset(o.val_data, "val");
-    } else if (fs::is_directory(o.data)) {
-        p.val = open_dataset(o.data, "val");
+    try {
+        p.train = open_dataset(o.data, "train");
+        if (!o.val_data.empty()) {
+            p.val = open_dataset(o.val_data, "val");
+        } else if (fs::is_directory(o.data)) {
+            p.val = open_dataset(o.data, "val");
+        }
+    } catch (const MissingData& missing) {
+        if (!o.plan_only) throw;
+        p.train = p.val = {};
+        p.notes.emplace_back("note", fmt::format("{}: planned without data{}", missing.what(),
+                                                 o.fields.contains("vocab_size") || o.adopted
+                                                     ? ""
+                                                     : ", with the preset's vocabulary (--vocab-size)"));
+        return;
     }
     CHECK_USAGE(p.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
                 o.val_data);
@@ -73,10 +85,55 @@ void open_data(RunPlan& p) {
     for (const ShardInfo& shard : p.train.shards) p.data_tokens += shard.tokens;
 }
 
+constexpr int64_t kFewSteps = 50;       // fewer teach a model almost nothing: the warmup alone takes some
+constexpr int64_t kStepsOfEpoch = 200;  // at least, if --batch-tokens is not given
+constexpr int64_t kMaxBatchTokens = 524288;
+
 int64_t windows_of(const std::vector<ShardInfo>& shards, int T) {
     int64_t n = 0;
     for (const ShardInfo& shard : shards) n += std::max<int64_t>(0, (shard.tokens - 1) / T);
     return n;
+}
+
+// Returns the least tokens of a step: a sequence or --micro-batch for each rank.
+int64_t batch_unit(const RunPlan& p) {
+    return int64_t{p.ranks} * std::max(1, p.options.micro_batch) * p.options.seq_len;
+}
+
+// Returns the tokens of an epoch, or of the run if that is shorter; 0 if neither data nor flags say.
+double tokens_to_divide(const RunPlan& p) {
+    const Options& o = p.options;
+    double tokens = INFINITY;
+    if (!p.train.shards.empty()) tokens = static_cast<double>(windows_of(p.train.shards, o.seq_len) * o.seq_len);
+    if (o.epochs > 0) tokens *= std::min(1.0, o.epochs);
+    if (o.tokens > 0) tokens = std::min(tokens, static_cast<double>(o.tokens));
+    return tokens;
+}
+
+// Returns n with its bits after the third cleared, so that many micro-batches divide it: 211 gives 192.
+int64_t rounded_down(int64_t n) {
+    const int dropped = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(n))) - 3);
+    return n >> dropped << dropped;
+}
+
+int64_t default_batch_tokens(const RunPlan& p) {
+    constexpr double kCpuOperations = 2e12;
+    double tokens = tokens_to_divide(p) / kStepsOfEpoch;
+    if (!p.is_gpu)
+        tokens = std::min(tokens, p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len));
+    const int64_t unit = batch_unit(p), most = std::max<int64_t>(1, kMaxBatchTokens / unit);
+    const double units = tokens / static_cast<double>(unit);
+    return units < static_cast<double>(most) ? std::max<int64_t>(1, rounded_down(static_cast<int64_t>(units))) * unit
+                                             : most * unit;
+}
+
+void check_shares(const RunPlan& p) {
+    const Options& o = p.options;
+    const int64_t sequences = o.batch_tokens / o.seq_len, each = std::max(1, o.micro_batch) * int64_t{p.ranks};
+    CHECK_USAGE(sequences % each == 0,
+                "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
+                sequences, p.ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", o.micro_batch) : "",
+                (sequences / each + 1) * each * o.seq_len);
 }
 
 // Throws UsageError unless products of flags fit: tokens and bytes in 64 bits, rows and a step's sequences in 32.
@@ -100,22 +157,87 @@ void check_countable(const RunPlan& p) {
                 std::max(1, o.micro_batch), o.seq_len, rows, bytes);
 }
 
-// Returns --batch-tokens for a run that does not give it: 524288, or on a CPU as many as 2e12 operations per rank train
-// (some seconds' work), at most 524288. Rounds down to whole sequences, the same number on each rank.
-int64_t default_batch_tokens(const RunPlan& p) {
-    constexpr double kGpuTokens = 524288, kCpuOperations = 2e12;
-    const double tokens =
-        p.is_gpu ? kGpuTokens : p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len);
-    const int64_t unit = int64_t{p.ranks} * std::max(1, p.options.micro_batch) * p.options.seq_len;
-    return std::max<int64_t>(1, static_cast<int64_t>(std::min(tokens, kGpuTokens)) / unit) * unit;
+int64_t steps_of_epochs(const RunPlan& p) {
+    const Options& o = p.options;
+    CHECK_USAGE(p.train.mixture.empty(),
+                "--epochs: the sources of a mixture have epochs of their own; give --steps or --tokens");
+    const int64_t windows = windows_of(p.train.shards, o.seq_len);
+    CHECK_USAGE(windows > 0, "--data: its {} tokens are less than one sequence of --seq-len {} + 1; lower --seq-len",
+                p.data_tokens, o.seq_len);
+    const double tokens = o.epochs * static_cast<double>(windows * o.seq_len);
+    const auto steps = static_cast<int64_t>(std::floor(tokens / static_cast<double>(o.batch_tokens)));
+    CHECK_USAGE(steps > 0,
+                "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}; give --batch-tokens {} "
+                "or more epochs",
+                o.epochs, p.data_tokens, o.batch_tokens, default_batch_tokens(p));
+    return steps;
 }
 
-void check_shares(const Options& o, int ranks) {
-    const int64_t sequences = o.batch_tokens / o.seq_len, each = o.micro_batch > 0 ? o.micro_batch : 1;
-    CHECK_USAGE(sequences % (each * ranks) == 0,
-                "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
-                sequences, ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", each) : "",
-                (sequences / (each * ranks) + 1) * each * ranks * o.seq_len);
+void warn_of_few_steps(RunPlan& p) {
+    const Options& o = p.options;
+    if (o.steps > 0 || p.steps == 0 || p.steps >= kFewSteps) return;  // --steps says what is wanted
+    const int64_t smaller = default_batch_tokens(p);
+    std::string advice;
+    if (smaller < o.batch_tokens)
+        advice =
+            fmt::format("--batch-tokens {} makes {} of the same data", smaller, p.steps * o.batch_tokens / smaller);
+    else if (o.tokens > 0)
+        advice = fmt::format("--tokens {} makes {}", kStepsOfEpoch * o.batch_tokens, kStepsOfEpoch);
+    else
+        advice = fmt::format("--epochs {:.0f} makes at least {}",
+                             std::ceil(o.epochs * kStepsOfEpoch / static_cast<double>(p.steps)), kStepsOfEpoch);
+    p.notes.emplace_back("warning", fmt::format("{} step{} teach{} a model almost nothing; {}", p.steps,
+                                                p.steps == 1 ? "" : "s", p.steps == 1 ? "es" : "", advice));
+}
+
+// Sets options.batch_tokens. A given number is rounded down to whole sequences, with a note. The default suits the
+// device: 524288 on a GPU, on a CPU at most as many as 2e12 operations per rank train (some seconds' work). It also
+// follows the data: an epoch, or the run if that is shorter, has at least 200 steps, down to one sequence (or
+// --micro-batch) per rank and step. Throws UsageError unless the ranks and --micro-batch divide the step's sequences.
+void plan_batch(RunPlan& p) {
+    Options& o = p.options;
+    if (o.batch_tokens == 0) {
+        o.batch_tokens = default_batch_tokens(p);
+    } else if (o.batch_tokens % o.seq_len != 0) {
+        CHECK_USAGE(o.batch_tokens > o.seq_len, "--batch-tokens {}: less than one sequence of --seq-len {}",
+                    o.batch_tokens, o.seq_len);
+        const int64_t given = o.batch_tokens, unit = given > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
+        o.batch_tokens = given / unit * unit;
+        p.notes.emplace_back("note", fmt::format("--batch-tokens {} is rounded down to {}, whole sequences of {}",
+                                                 given, o.batch_tokens, o.seq_len));
+    }
+    check_shares(p);
+}
+
+// Sets steps and eval_windows. Adds a note if the steps are few or if nothing will be validated. Throws UsageError if
+// the data are too short or if products of the flags overflow.
+void plan_length(RunPlan& p) {
+    const Options& o = p.options;
+    if (o.steps) {
+        p.steps = o.steps;
+    } else if (o.tokens) {
+        p.steps = o.tokens / o.batch_tokens;
+        CHECK_USAGE(p.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
+    } else if (!p.train.shards.empty()) {
+        p.steps = steps_of_epochs(p);
+    }
+    const auto [first, last] = o.profile_steps;
+    CHECK_USAGE(last == 0 || p.steps == 0 || last <= p.steps, "--profile-steps {}:{}: the run has {} steps", first,
+                last, p.steps);
+    if (!p.val.shards.empty()) {
+        const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
+        p.eval_windows = std::min(windows_of(p.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
+        CHECK_USAGE(p.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", p.val.shards[0].path,
+                    o.seq_len);
+    } else if (!p.train.shards.empty()) {
+        CHECK_USAGE(!o.keep_best && o.patience == 0, "{}: there are no validation data; give --val-data",
+                    o.keep_best ? "--keep-best" : fmt::format("--patience {}", o.patience));
+        p.notes.emplace_back("note",
+                             "no validation data, so only the training loss is measured; give --val-data, or a --data "
+                             "folder with a split \"val\"");
+    }
+    check_countable(p);
+    warn_of_few_steps(p);
 }
 
 void check_sharding(const Options& o, int ranks) {
@@ -126,37 +248,6 @@ void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
                 "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
                 "change their last bits; use --shard optimizer");
-}
-
-void plan_length(RunPlan& p) {
-    const Options& o = p.options;
-    if (o.steps) {
-        p.steps = o.steps;
-    } else if (o.tokens) {
-        p.steps = o.tokens / o.batch_tokens;
-        CHECK_USAGE(p.steps > 0, "--tokens {}: less than one step of --batch-tokens {}", o.tokens, o.batch_tokens);
-    } else if (!p.train.shards.empty()) {
-        CHECK_USAGE(p.train.mixture.empty(),
-                    "--epochs: the sources of a mixture have epochs of their own; give --steps or "
-                    "--tokens");
-        const double windows = static_cast<double>(windows_of(p.train.shards, o.seq_len));
-        p.steps =
-            static_cast<int64_t>(std::floor(o.epochs * windows * o.seq_len / static_cast<double>(o.batch_tokens)));
-        CHECK_USAGE(p.steps > 0, "--epochs {}: the data's {} tokens are less than one step of --batch-tokens {}",
-                    o.epochs, p.data_tokens, o.batch_tokens);
-    }
-    const auto [first, last] = o.profile_steps;
-    CHECK_USAGE(last == 0 || p.steps == 0 || last <= p.steps, "--profile-steps {}:{}: the run has {} steps", first,
-                last, p.steps);
-    if (p.val.shards.empty() && !p.train.shards.empty())
-        CHECK_USAGE(!o.keep_best && o.patience == 0, "{}: there are no validation data; give --val-data",
-                    o.keep_best ? "--keep-best" : fmt::format("--patience {}", o.patience));
-    if (!p.val.shards.empty()) {
-        const int64_t limit = o.eval_tokens ? o.eval_tokens : 10485760;
-        p.eval_windows = std::min(windows_of(p.val.shards, o.seq_len), std::max<int64_t>(1, limit / o.seq_len));
-        CHECK_USAGE(p.eval_windows > 0, "--val-data: {} has no window of --seq-len {} + 1 tokens", p.val.shards[0].path,
-                    o.seq_len);
-    }
 }
 
 // Returns the given storage type, else one that suits the planned device, which need not be this machine's.
@@ -176,6 +267,24 @@ AttentionKind attention_of(const RunPlan& p) {
     return resolve_attention(c, asked);
 }
 
+// Notes what a GPU loses if no flash attention has the model's head size, and which number of heads would have it.
+void note_head_size(RunPlan& p) {
+    const DecoderConfig& c = p.config;
+    if (!p.is_gpu || p.run.dtype != DType::bf16 || p.options.attention != AttentionKind::automatic ||
+        p.run.attention == AttentionKind::flash)
+        return;
+    std::vector<std::string> ways;
+    for (const int size : {128, 64})
+        if (c.C % size == 0 && c.NKV == c.NH) ways.push_back(fmt::format("--heads {} (of {})", c.C / size, size));
+    // The forward pass alone writes each score as float, reads it, and writes and reads its probability as bf16.
+    const double scores = static_cast<double>(p.options.batch_tokens) * c.NH * c.L * p.run.T / 2;
+    p.notes.emplace_back(
+        "note", fmt::format("heads of {} have no flash attention: the scores of a step cross the device's memory, at "
+                            "least {}{}",
+                            c.HS(), bytes_text(12 * scores),
+                            ways.empty() ? "" : fmt::format("; {} would have it", fmt::join(ways, " or "))));
+}
+
 }  // namespace
 
 RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu, int ranks) {
@@ -186,16 +295,15 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.ranks = ranks;
     Options& o = p.options;
     if (o.adopted && !o.given.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
-    check_batch(o);
     open_data(p);
     p.config = make_config(family, o, p.train);
-    if (!o.data.empty()) check_document_mask(o, p.train);
-    if (o.batch_tokens == 0) o.batch_tokens = default_batch_tokens(p);
-    check_shares(o, ranks);
+    if (!p.train.shards.empty()) check_document_mask(o, p.train);
     check_sharding(o, ranks);
+    plan_batch(p);
     plan_length(p);
-    check_countable(p);
 
+    if (!o.adamw_lr) o.adamw_lr = default_adamw_lr(p.config.C);
+    o.optimizer.adamw_lr = *o.adamw_lr;
     p.run.B = std::max(1, o.micro_batch);
     p.run.T = o.seq_len;
     p.run.seed = o.seed;
@@ -211,6 +319,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
                 o.offload_blocks, p.config.L, std::max(0, p.config.L - 2));
     p.run.offloaded_blocks = o.offload_blocks;
     p.run.attention = attention_of(p);
+    note_head_size(p);
     o.optimizer.ns_dtype = is_gpu ? DType::f16 : DType::f32;
     p.params = decoder_params(p.config);
     p.optimizer_plan = plan_optimizer(p.params, o.optimizer);

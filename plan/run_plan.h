@@ -31,6 +31,8 @@ struct RunPlan {
     int64_t data_tokens = 0;
     int64_t steps = 0;  // 0 if neither flags nor data give it (--plan-only)
     int64_t eval_windows = 0;
+    // What the user should know, as {"note" or "warning", text}; the last lines of the report.
+    std::vector<std::pair<std::string, std::string>> notes;
 
     // Set by plan_memory() (plan/memory.h), as are the micro-batch and the recompute policy in `run`.
     Sharding sharding = Sharding::optimizer;

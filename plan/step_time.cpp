@@ -111,9 +111,13 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     return t;
 }
 
+bool predicts_step_time(const RunPlan& p) {
+    return p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
+}
+
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const StepTime t = step_time(p, gpu.rates);
-    const bool known = p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
+    const bool known = predicts_step_time(p);
     const char* fp8 =
         p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
     std::string out = known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
@@ -137,12 +141,13 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     if (p.ranks > 1)
         line(fmt::format("exchange, {:g} GB/s, not hidden", 1e-9 * link_rate(gpu.rates, p.ranks, p.options.bandwidth)),
              t.exchange);
-    const double total = t.total(), wide = std::exp(kStepTimeSpread);
+    const double total = t.total(), wide = std::exp(gpu.spread);
     const double tokens = static_cast<double>(p.options.batch_tokens) / total;
-    return out + fmt::format("  step {:.1f} ms ({:.1f} to {:.1f}), {} tokens/s ({} to {}){}\n", 1e3 * total,
-                             1e3 * total / wide, 1e3 * total * wide, count_text(tokens), count_text(tokens / wide),
-                             count_text(tokens * wide),
-                             p.ranks > 1 ? fmt::format(", {} of each rank", count_text(tokens / p.ranks)) : "");
+    const std::string step =
+        fmt::format("step {:.1f} ms ({:.1f} to {:.1f}), {} tokens/s ({} to {}){}", 1e3 * total, 1e3 * total / wide,
+                    1e3 * total * wide, count_text(tokens), count_text(tokens / wide), count_text(tokens * wide),
+                    p.ranks > 1 ? fmt::format(", {} of each rank", count_text(tokens / p.ranks)) : "");
+    return out + "  " + wrapped(step, 4, text_width()) + "\n";
 }
 
 }  // namespace teon

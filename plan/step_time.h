@@ -18,16 +18,15 @@ struct StepTime {  // seconds of a step
     double total() const { return products + attention + recomputation + passes + update + pcie + exchange + copies; }
 };
 
-// About two standard deviations of log(predicted / measured) over the published steps in bench/measured_gpu.toml, all
-// of which are within it (test/programs/test_plan.py).
-constexpr double kStepTimeSpread = 0.13;
-
 // Returns the bytes/s that a rank sends: gb_per_s (in GB/s) if it is not 0, else NVLink's rate for up to 8 ranks. With
 // more ranks each operation crosses the network, and the rate is the network's.
 double link_rate(const GpuRates& gpu, int ranks, double gb_per_s);
 
 // Calibrated for bf16 with flash attention. For other runs only the times over PCIe are valid.
 StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
+
+// Whether step_time() is calibrated for the plan's type and attention.
+bool predicts_step_time(const RunPlan& plan);
 
 // Returns step_time() as text, with its range.
 std::string step_time_table(const RunPlan& plan, const KnownGpu& gpu);

@@ -27,9 +27,9 @@ double peak_bf16_flops(std::string_view name) {
         std::string_view name;
         double tflops;
     };
-    constexpr Peak peaks[] = {{"MIG", 0},        {"B200", 2250}, {"H200", 989},    {"H100 PCIe", 756},
-                              {"H100 NVL", 835}, {"H100", 989},  {"H800", 989},    {"A100", 312},
-                              {"A800", 312},     {"L40S", 362},  {"RTX 4090", 165}};
+    constexpr Peak peaks[] = {{"MIG", 0},        {"B200", 2250}, {"H200", 989},     {"H100 PCIe", 756},
+                              {"H100 NVL", 835}, {"H100", 989},  {"H800", 989},     {"A100", 312},
+                              {"A800", 312},     {"L40S", 362},  {"RTX 4090", 165}, {"RTX 5090", 210}};
     for (const Peak& p : peaks) {
         if (name.find(p.name) != std::string_view::npos) return p.tflops * 1e12;
     }

@@ -104,6 +104,7 @@ def exit_code(main, faults=None, stopped="stopped", name=None):
     _set_interrupt(signal.default_int_handler)
     try:
         status = main()
+        _set_interrupt(before)  # here, so that a Ctrl-C after main() is a line too
     except SystemExit as end:  # of sys.exit() and argparse
         status = end.code
         if isinstance(status, str):

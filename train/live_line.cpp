@@ -1,7 +1,6 @@
 #include "train/live_line.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+
+#include "base/text.h"
 
 namespace teon {
 
@@ -23,13 +24,6 @@ bool is_set(const char* name) {
 void put(const std::string& text) {
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
-}
-
-// Returns 0 if standard output is not a terminal or is a terminal of unknown width. mpirun gives its ranks such a
-// terminal even if its own output is piped.
-int terminal_columns() {
-    struct winsize size = {};
-    return ::ioctl(::fileno(stdout), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 }  // namespace

@@ -46,9 +46,19 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
     if (o.adopted) o.adopted->content = state.run.value("init_from", "");
     if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
+    // Defaults that another version may choose differently.
+    if (o.batch_tokens == 0) o.batch_tokens = state.run.value("/options/batch-tokens"_json_pointer, int64_t{0});
+    const nlohmann::json rate = state.run.value("/options/adamw-lr"_json_pointer, nlohmann::json());
+    if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
 
 bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
+
+std::string gpu_names() {
+    std::vector<std::string> names;
+    for (const KnownGpu& gpu : known_gpus()) names.push_back(gpu.name);
+    return fmt::format("{}", fmt::join(names, ", "));
+}
 
 // Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
 void print_plan(const ModelFamily& family, Options options) {
@@ -62,9 +72,17 @@ void print_plan(const ModelFamily& family, Options options) {
     if (gpu) check_device(plan.run, *gpu);
     plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
     if (gpu)
-        print_output(fmt::format("{:<12}{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16\n", "device",
-                                 gpu->name, gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
-                                 gpu->peak_bf16_flops / 1e12));
+        print_output(
+            fmt::format("{:<12}{}\n", "device",
+                        wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", gpu->name,
+                                            gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
+                                            gpu->peak_bf16_flops / 1e12),
+                                12, text_width())));
+    else
+        print_output(fmt::format("{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
+                                 is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
+                                 bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
+                                 wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width())));
     print_output(plan_report(plan));
 }
 

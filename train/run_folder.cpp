@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "files/json.h"
 #include "train/ranks.h"
 
 namespace teon {
@@ -37,11 +38,32 @@ std::string read_lock(const std::string& folder) {
     } catch (const Error&) { return ""; }
 }
 
+// Whether the entry may be there before a run begins: a damaged checkpoint, a hidden file, an empty one (the shell's
+// for a redirected output) or a launcher's log.
+bool may_precede_run(const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
+    std::error_code error;
+    return name.starts_with('.') || name.starts_with("step_") || extension == ".log" || extension == ".out" ||
+           extension == ".err" || (entry.is_regular_file(error) && entry.file_size(error) == 0);
+}
+
+// Throws UsageError if the folder holds other files and nothing that a run writes first.
+void check_not_foreign(const std::string& path) {
+    std::error_code error;
+    if (fs::exists(lock_path(path), error) || fs::exists(path + "/metrics.jsonl", error) ||
+        !list_checkpoints(path).empty())
+        return;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, error))
+        CHECK_USAGE(may_precede_run(entry), "--out {}: is a folder with other files ({}) and no run; name a new folder",
+                    path, shown(entry.path().filename().string()));
+}
+
 }  // namespace
 
 RunFolder::RunFolder(const std::string& path) : path_(path) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
+        check_not_foreign(path);
         lock();
         return;
     }

@@ -17,7 +17,7 @@ constexpr std::chrono::seconds kSharedFolderPatience{10};
 class RunFolder {
 public:
     // Locks the folder if it exists. Throws Error naming the process that holds the lock, or UsageError if the folder
-    // evidently cannot be created or written.
+    // evidently cannot be created or written, or holds other files but no run.
     explicit RunFolder(const std::string& path);
     // Creates and locks the folder unless the constructor locked it. Throws UsageError if it holds a checkpoint and the
     // run does not resume.

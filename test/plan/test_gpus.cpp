@@ -11,9 +11,24 @@ using namespace teon::test;
 TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
     const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
     REQUIRE(o.plan_only);
-    REQUIRE(complaint({"--plan-for", "v100"}).find("--plan-for v100: must be one of h100, h200, a100") == 0);
+    REQUIRE(complaint({"--plan-for", "v100"})
+                .find("--plan-for v100: must be one of h100, h200, a100, b200, l40s, rtx4090, "
+                      "rtx5090") == 0);
+    const Options small = *parse({"--plan-for", "h100", "--model", "130m", "--steps", "10"}, kLlama);
     for (const KnownGpu& gpu : known_gpus()) {
         INFO(gpu.name);
+        // Rates within their data sheets, and a wider range where only these are known.
+        REQUIRE(gpu.rates.products < gpu.device.peak_bf16_flops);
+        REQUIRE(gpu.rates.attention < gpu.rates.products);
+        REQUIRE((gpu.spread > 2 * kStepTimeSpread) == (gpu.name != "h100" && gpu.name != "h200" && gpu.name != "a100"));
+        const bool is_large = gpu.device.total_bytes > size_t{70} << 30;
+        if (!is_large) {
+            RunPlan plan = plan_run(kLlama, small, true, 1);
+            plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_multiprocessors(gpu.device));
+            REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
+            REQUIRE(plan.run.attention == AttentionKind::flash);
+            continue;
+        }
         RunPlan plan = plan_run(kLlama, o, true, 1);
         plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_multiprocessors(gpu.device));
         REQUIRE(plan.run.dtype == DType::bf16);

@@ -49,7 +49,6 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         {{"--layers"}, {"--layers"}},
         {{"--layers", "2", "--layers", "3"}, {"--layers: given 2 times (2, 3)"}},
         {{"--channels", "100", "--heads", "12"}, {"--channels 100", "--heads 12"}},
-        {{"--seq-len", "1000", "--batch-tokens", "524288"}, {"--batch-tokens 524288", "--seq-len 1000", "524000"}},
         {{"--micro-batch", "7", "--batch-tokens", "524288"}, {"--micro-batch 7", "512 sequences"}},
         {{"--steps", "10", "--tokens", "1e9"}, {"--steps and --tokens", "give one"}},
         {{"--steps", "10", "--epochs", "1"}, {"--steps and --epochs"}},
@@ -75,6 +74,14 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         {{"--learning_rate=3"}, {"--learning_rate: no such flag; write --lr X"}},
         {{"--bf16"}, {"--bf16: no such flag; write --dtype bf16"}},
         {{"--wandb"}, {"--wandb: no such flag; ", "scripts/follow.py"}},
+        {{"--warmup-iters", "8"}, {"--warmup-iters: no such flag; write --warmup-ratio X, a share of the steps"}},
+        {{"--max_iters=8"}, {"--max_iters: no such flag; write --steps N"}},
+        {{"--num-epochs", "8"}, {"--num-epochs: no such flag; write --epochs X"}},
+        {{"--min-lr", "8"}, {"--min-lr: no such flag; write --min-lr-ratio X"}},
+        {{"--out_dir", "8"}, {"--out_dir: no such flag; write --out FOLDER"}},
+        {{"--max-tokens", "8"}, {"--max-tokens: no such flag; write --tokens N"}},
+        {{"--resume-from-checkpoint", "8"}, {"no such flag; write --resume --out FOLDER"}},
+        {{"--resume", "no/such/run"}, {"no/such/run", "no such folder"}},
         {{"--gpus", "8"}, {"--gpus: no such flag; start one process per GPU with mpirun -np N (docs/distributed.md)"}},
         {{"stray"}, {"stray"}},
         {{"--out", "a", "resume"}, {"\"resume\"", "not expected here"}},
@@ -167,12 +174,37 @@ TEST_CASE("plan/options: quantities, lists and switches are read as people write
     REQUIRE(!o.shuffle);
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::mlp_up});
     REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
-    REQUIRE(o.optimizer.adamw_lr == o.optimizer.lr);
+    REQUIRE(!o.adamw_lr);  // follows the model's width, not --lr
     const auto words = *parse({"--plan-only", "--data", "a", "b", "--out", "c", "--optimizer", "teon", "--teon-roles",
                                "q", "k", "--teon-roles", "v"});
     REQUIRE(words.data == "a,b");
     REQUIRE(words.out == "c");
     REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
+}
+
+TEST_CASE("plan/options: names and switches are read in upper and lower case") {
+    const auto o = *parse({"--plan-only", "--optimizer", "AdamW", "--dtype", "BF16", "--model", "Small", "--shuffle",
+                           "Off", "--plan-for", "H100"});
+    REQUIRE(o.optimizer.method == Method::adamw);
+    REQUIRE(o.dtype == DType::bf16);
+    REQUIRE(o.model == "small");
+    REQUIRE(!o.shuffle);
+    REQUIRE(o.plan_for == "h100");
+    REQUIRE(parse({"--plan-only", "--optimizer", "TEON", "--teon-roles", "Q,MLP-up"})->optimizer.teon_roles ==
+            std::set<Role>{Role::q, Role::mlp_up});
+}
+
+TEST_CASE("plan/options: --resume takes the run's folder as its value, and a stray folder is told how to continue") {
+    TempDir folder;
+    std::ofstream(folder / "config.json")
+        << nlohmann::json{{"program", "train_gpt2"}, {"options", options_json(kGpt2, *parse({"--data", "x"}))}};
+    const Options o = *parse({"--resume", folder.path()});
+    REQUIRE(o.resume);
+    REQUIRE(o.out == folder.path());
+    REQUIRE(o.data == "x");
+    REQUIRE(parse({"--resume", folder.path(), "--out", folder.path()})->out == folder.path());
+    REQUIRE(contains(complaint({"--resume", folder.path(), "--out", "other"}), "--out is other"));
+    REQUIRE(contains(complaint({folder.path()}), "write --resume --out " + folder.path()));
 }
 
 TEST_CASE("plan/options: counts and bytes take the suffixes of prepare.py") {
@@ -271,12 +303,12 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     save(
         words("--data x,y --out elsewhere --optimizer teon --lr 0.01 --lr-scale q=0.5,o=2 --teon-roles q o --nesterov "
               "--steps 70 --eval-every 9 --time-limit 1h --micro-batch 4 --batch-tokens 4096 --shuffle off "
-              "--on-save-error stop"));
+              "--on-save-error stop --adamw-lr 0.003"));
     auto same = [&](const Options& o) {
         REQUIRE(o.data == "x,y");
         REQUIRE(o.optimizer.method == Method::teon);
         REQUIRE(o.optimizer.lr == 0.01f);
-        REQUIRE(o.optimizer.adamw_lr == 0.01f);
+        REQUIRE(o.adamw_lr == 0.003f);
         REQUIRE(o.optimizer.lr_scale == std::map<Role, float>{{Role::q, 0.5f}, {Role::o, 2.0f}});
         REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::o});
         REQUIRE(o.optimizer.nesterov);
@@ -327,16 +359,17 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     REQUIRE(parse({"--config", path, "--prompt-tokens", "1,2"})->sampling.prompt.empty());
     // Values that followed another flag in the run follow it here, too.
     save({"--data", "x", "--schedule", "cosine"});
-    REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.1f);
+    REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.1f);  // AdamW has one rate
     REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 3.0f);
     REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.0);
     REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.lr == info_of(Method::muon).lr);
-    REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.adamw_lr == info_of(Method::muon).lr);
+    REQUIRE(!parse({"--config", path, "--optimizer", "muon"})->adamw_lr);  // the default of the model's width
+    REQUIRE(parse({"--config", path, "--optimizer", "muon", "--adamw-lr", "0.7"})->adamw_lr == 0.7f);
     save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
-    REQUIRE(parse({"--config", path, "--lr", "0.1"})->optimizer.adamw_lr == 0.004f);
+    REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
     REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
     REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
-    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_lr == 0.02f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->adamw_lr == 0.02f);
     // A learning rate that happens to be another optimizer's default is kept.
     save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
@@ -371,7 +404,7 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
 
 TEST_CASE("plan/options: the resolved configuration names every flag and can be given back") {
     const auto o = *parse({"--plan-only", "--optimizer", "teon", "--lr", "0.01", "--teon-k", "3"});
-    const nlohmann::json j = options_json(kGpt2, o);
+    const nlohmann::json j = options_json(kGpt2, plan_run(kGpt2, o, true, 1).options);
     REQUIRE(j["teon-k"] == 3);
     REQUIRE(j["optimizer"] == "teon");
     REQUIRE(j["ortho"] == "polar-express");
@@ -379,7 +412,7 @@ TEST_CASE("plan/options: the resolved configuration names every flag and can be 
     REQUIRE(j["teon-roles"] == nlohmann::json({"q", "k", "v"}));
     REQUIRE(j.contains("seed"));
     REQUIRE(j["beta1"].dump() == "0.9");
-    REQUIRE(j["adamw-lr"].dump() == "0.01");
+    REQUIRE(j["adamw-lr"].dump() == "0.0012");  // 3e-4 x 3072 / 768
     REQUIRE(j["adamw-weight-decay"].dump() == "0.1");
     REQUIRE(j["min-lr-ratio"].dump() == "0.1");
 }
@@ -410,7 +443,7 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype fp8")) {
         const std::vector<std::string> flags = words(flag), found = changed({}, flags);
-        REQUIRE(found.size() == (flags[0] == "--lr" || flags[0] == "--weight-decay" || flags[0] == "--schedule"
+        REQUIRE(found.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
                                      ? 2
                                      : 1));  // the flag, and perhaps a value that follows from it
         REQUIRE(found[0].find(flags[0] + " ") == 0);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "model/decoder.h"
@@ -11,9 +14,24 @@
 #include "plan/step_time.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
+#include "test/support/temp_dir.h"
+#include "test/support/write_shard.h"
 
 using namespace teon;
 using namespace teon::test;
+
+namespace {
+
+// Returns AdamW's rate in a plan of 192 channels that takes over a run's config.json.
+float rate_of_config(const std::string& path) {
+    return make_plan(kGpt2, *parse({"--plan-only", "--config", path, "--channels", "192", "--heads", "3"}), true,
+                     int64_t{80} << 30)
+        .options.optimizer.adamw_lr;
+}
+
+void parse_and_plan_a_run(const std::string& data) { plan_run(kGpt2, *parse({"--data", data}), true, 1); }
+
+}  // namespace
 
 TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
     auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
@@ -34,6 +52,147 @@ TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
                 REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
             }
     REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
+}
+
+TEST_CASE("plan/length: without --batch-tokens an epoch has at least 200 steps, down to one sequence a step") {
+    TempDir folder;
+    // A plan whose data have this number of windows.
+    const auto plan = [&](uint32_t windows, const std::string& flags, bool is_gpu = true, int ranks = 1) {
+        write_shard(folder / "t_train_0.bin", std::vector<uint32_t>(windows * 32 + 1, 7));
+        std::vector<std::string> all =
+            words("--plan-only --seq-len 32 --data " + (folder / "t_train_0.bin") + " " + flags);
+        return make_plan(kGpt2, *parse(all), is_gpu, int64_t{80} << 30, ranks);
+    };
+    const auto says = [](const RunPlan& p, const char* text) { return contains(plan_report(p), text); };
+    for (const bool is_gpu : {true, false}) {
+        for (const uint32_t windows : {50u, 199u, 200u, 399u})
+            REQUIRE(plan(windows, "--model tiny", is_gpu).options.batch_tokens == 32);
+        REQUIRE(plan(50, "--model tiny", is_gpu).steps == 50);
+        REQUIRE(plan(1001, "--model tiny", is_gpu).options.batch_tokens == 5 * 32);
+        REQUIRE(plan(1001, "--model tiny", is_gpu).steps == 200);
+        // 11 sequences would make 200 steps, too; 10 have more divisors.
+        REQUIRE(plan(2200, "--model tiny", is_gpu).options.batch_tokens == 10 * 32);
+    }
+    REQUIRE(plan(1000, "--micro-batch 3").options.batch_tokens == 3 * 32);
+    REQUIRE(plan(1000, "", true, 4).options.batch_tokens == 4 * 32);
+    // A shorter run is divided, too.
+    REQUIRE(plan(1000, "--epochs 0.2").options.batch_tokens == 32);
+    REQUIRE(plan(1000, "--epochs 9").options.batch_tokens == 5 * 32);
+    REQUIRE(make_plan(kGpt2, *parse(words("--plan-only --tokens 20M")), true, int64_t{80} << 30).options.batch_tokens ==
+            96 * 1024);  // 20e6 / 200 / 1024 = 97.7
+
+    const RunPlan few = plan(1000, "--batch-tokens 1024");
+    REQUIRE(few.steps == 31);
+    REQUIRE(says(few, "warning     31 steps teach a model almost nothing; --batch-tokens 160 makes 198 of the same"));
+    REQUIRE(says(plan(49, ""), "warning     49 steps teach a model almost nothing; --epochs 5 makes at least 200"));
+    REQUIRE(says(plan(1000, "--batch-tokens 32 --tokens 320"), "--tokens 6400 makes 200"));
+    REQUIRE(!says(plan(1000, "--batch-tokens 640"), "warning"));             // 50 steps
+    REQUIRE(!says(plan(1000, "--batch-tokens 1024 --steps 5"), "warning"));  // as wanted
+    REQUIRE(says(plan(1000, ""), "note        no validation data"));
+    REQUIRE(contains(error_of<UsageError>([&] { plan(10, "--batch-tokens 3200"); }), "give --batch-tokens 32"));
+    REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
+}
+
+TEST_CASE("plan/length: --batch-tokens is rounded down to whole sequences, with a note") {
+    const auto plan = [](const char* flags, int ranks = 1) {
+        return make_plan(kGpt2, *parse(words(std::string("--plan-only --steps 60 ") + flags)), true, int64_t{80} << 30,
+                         ranks);
+    };
+    const RunPlan half = plan("--batch-tokens 0.5M");
+    REQUIRE(half.options.batch_tokens == 488 * 1024);
+    REQUIRE(contains(plan_report(half),
+                     "note        --batch-tokens 500000 is rounded down to 499712, whole sequences of 1024"));
+    REQUIRE(plan("--batch-tokens 0.5M --micro-batch 16", 3).options.batch_tokens == 480 * 1024);
+    REQUIRE(plan_report(plan("--batch-tokens 512Ki")).find("rounded") == std::string::npos);
+}
+
+TEST_CASE("plan/run_plan: AdamW's rate beside another optimizer follows the width, not --lr") {
+    const auto plan = [](const ModelFamily& family, const std::string& flags) {
+        return make_plan(family, *parse(words("--plan-only --steps 100 " + flags), family), true, int64_t{80} << 30);
+    };
+    const auto rate = [&](const std::string& flags) { return plan(kGpt2, flags).options.optimizer.adamw_lr; };
+    for (const char* method : {"muon", "normuon", "teon", "soap"})
+        for (const char* lr : {"0.02", "0.001"})
+            REQUIRE(rate(fmt::format("--optimizer {} --lr {}", method, lr)) == 1.2e-3f);
+    REQUIRE(rate("--optimizer muon --model large") == 7.2e-4f);
+    REQUIRE(rate("--optimizer muon --channels 32 --heads 1") == 0.01f);
+    REQUIRE(rate("--optimizer muon --adamw-lr 0.5") == 0.5f);
+    REQUIRE(rate("--lr 0.02") == 0.02f);
+    const std::string report = plan_report(
+        plan(kLlama, "--optimizer teon --lr 0.02 --lr-scale q=0.5 --weight-decay 0.2 --schedule linear --seed 7"));
+    REQUIRE(contains(report,
+                     "optimizer   teon: lr 0.02, weight decay 0.2 for hidden matrices; adamw: lr 0.0018, "
+                     "weight decay 0.2 for the rest; lr of q x 0.5\n"));
+    REQUIRE(contains(report, "schedule    linear to 0 of the peak, warmup 10 of 100 steps\n"));
+    REQUIRE(contains(report, "clipping    gradient norm at most 1\nseed        7\n"));
+    REQUIRE(contains(plan_report(plan(kGpt2, "--schedule constant-linear --constant-ratio 0.4")),
+                     "optimizer   adamw: lr 0.0003, weight decay 0.1\n"
+                     "schedule    constant-linear to 0 of the peak, warmup 10 of 100 steps, decay after step 40\n"));
+    // A run's own default follows the model of the run that takes it over; a given rate, or an older version's, stays.
+    TempDir folder;
+    const auto taken_over = [&](const std::string& flags, nlohmann::json rate = nullptr) {
+        nlohmann::json options = options_json(kGpt2, plan(kGpt2, "--optimizer muon " + flags).options);
+        if (!rate.is_null()) options["adamw-lr"] = rate;
+        std::ofstream(folder / "config.json") << nlohmann::json{{"program", "train_gpt2"}, {"options", options}};
+        return rate_of_config(folder / "config.json");
+    };
+    REQUIRE(taken_over("--channels 384 --heads 6") == 4.8e-3f);  // 3e-4 x 3072 / 192
+    REQUIRE(taken_over("--model tiny") == 4.8e-3f);
+    REQUIRE(taken_over("--adamw-lr 0.5") == 0.5f);
+    REQUIRE(taken_over("--lr 0.02", 0.02) == 0.02f);
+}
+
+TEST_CASE("plan/run_plan: heads without flash attention say what they cost") {
+    const auto report = [](const char* flags) {
+        return plan_report(make_plan(kLlama, *parse(words(std::string("--plan-for h100 --steps 9 ") + flags), kLlama),
+                                     true, int64_t{160} << 30));
+    };
+    // 12 bytes x 32 layers x 32 heads x 524288 x 1024 / 2.
+    REQUIRE(contains(report("--model 3b"),
+                     "note        heads of 80 have no flash attention: the scores of a step cross the "
+                     "device's memory, at least 3072.00 GiB; --heads 20 (of 128) or --heads 40 (of "
+                     "64) would have it\n"));
+    REQUIRE(report("--model 3b --heads 20").find("flash attention:") == std::string::npos);
+    REQUIRE(contains(report("--model 3b --heads 20"), "attention   flash"));
+}
+
+TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs no data") {
+    const auto report = [](const std::string& flags, int ranks = 1) {
+        return plan_report(
+            make_plan(kGpt2, *parse(words("--data no/such/folder " + flags)), true, int64_t{140} << 30, ranks));
+    };
+    const std::string text = report("--plan-for h100 --tokens 1e10 --batch-tokens 524288 --ranks 8", 8);
+    double ms = 0, hours = 0, least = 0, most = 0, gpu_hours = 0, mfu = 0;
+    REQUIRE(std::sscanf(text.c_str() + text.find("\n  step "), "\n  step %lf ms", &ms) == 1);
+    const size_t end = text.find("the whole run\n");
+    REQUIRE(std::sscanf(text.c_str() + text.find("  time  ", end), " time %lf hours (%lf to %lf) on 8 h100, %lf",
+                        &hours, &least, &most, &gpu_hours) == 4);
+    REQUIRE(std::abs(hours / (19073 * ms / 3.6e6) - 1) < 0.01);
+    REQUIRE(std::abs(gpu_hours / (8 * hours) - 1) < 0.01);
+    REQUIRE(std::abs(most / hours / std::exp(0.13) - 1) < 0.01);
+    REQUIRE(std::abs(hours / least / std::exp(0.13) - 1) < 0.01);
+    REQUIRE(std::sscanf(text.c_str() + text.find("tokens/s, ", end), "tokens/s, %lf%% MFU", &mfu) == 1);
+    // GPT-2 124M at T = 1024: 798 MFLOP per token (attention causal, with the head).
+    REQUIRE(std::abs(mfu / (100 * 524288e3 / ms * 798e6 / (8 * 989e12)) - 1) < 0.05);
+    REQUIRE(contains(text, "  data          18.63 GiB on disk if each token is seen once\n"));  // 2e10 bytes
+    // Float masters and AdamW's two moments of 124.44M parameters, and the interim checkpoint that is replaced.
+    REQUIRE(contains(text, "  checkpoints   at most 2 x 1.39 GiB = 2.78 GiB on disk\n"));
+    REQUIRE(contains(text, "note        no/such/folder: no such file or folder"));
+    REQUIRE(text.find("note") > end);
+
+    const auto checkpoints = [&](const char* flags) {
+        const std::string all = report(std::string("--plan-only --steps 1000 --checkpoint-every 100 ") + flags);
+        int count = 0;
+        REQUIRE(std::sscanf(all.c_str() + all.find("  checkpoints   at most "), " checkpoints at most %d x", &count) ==
+                1);
+        return count;
+    };
+    REQUIRE(checkpoints("") == 11);
+    REQUIRE(checkpoints("--checkpoint-minutes 0") == 10);
+    REQUIRE(checkpoints("--keep-last 2") == 3);
+    REQUIRE(checkpoints("--keep-last 2 --keep-every 500") == 5);
+    REQUIRE(contains(report("--plan-only --steps 9"), "not predicted without --plan-for"));
+    REQUIRE_THROWS_AS(parse_and_plan_a_run("no/such/folder"), UsageError);
 }
 
 TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {

@@ -220,14 +220,14 @@ class ImportTest(RunCase):
         mixed = [f"{self.data}:0.9,{other}:0.1", f"{self.data}:0.1,{other}:0.9"]
         runs = {"a": {}, "seed": {"flags": ["--seed", 2]}, "copy": {"data": shutil.copytree(self.data,
                                                                                             self.folder / "copy-of")},
-                "mixed": {"data": mixed[0]}, "mixed otherwise": {"data": mixed[1]}, "other": {"data": other}}
+                "mixed": {"data": mixed[0]}, "mixed otherwise": {"data": mixed[1]}, "third": {"data": other}}
         for out, how in runs.items():
             val = ["--val-data", self.data]
             self.train(out, *val, *how.pop("flags", []), **how, steps=1)
         experiments = {out: self.config(out)["experiment"] for out in runs}
         same = [experiments["a"], experiments["seed"], experiments["copy"]]
         self.assertEqual(same[1:], same[:1] * 2)
-        different = [experiments[out] for out in ("a", "mixed", "mixed otherwise", "other")]
+        different = [experiments[out] for out in ("a", "mixed", "mixed otherwise", "third")]
         for i, experiment in enumerate(different):
             self.assertNotIn(experiment, different[i + 1:])
         self.assertEqual([self.config(out)["seed"] for out in ("a", "seed")], [1337, 2])

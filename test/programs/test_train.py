@@ -175,6 +175,61 @@ class TrainTest(RunCase):
         self.assertIn("already holds a run", self.refused("run"))
         self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
 
+    def test_a_folder_that_is_no_run_is_not_written_to(self):
+        corpus = self.folder / "corpus"
+        corpus.mkdir()
+        (corpus / ".hidden").write_text("x")
+        (corpus / "slurm-1.out").write_text("x")
+        (corpus / "redirected").write_text("")
+        (corpus / "a.txt").write_text("text")
+        before = sorted(corpus.iterdir())
+        self.assertIn('is a folder with other files ("a.txt") and no run; name a new folder', self.refused("corpus"))
+        self.assertIn('other files ("a.txt")', self.refused("corpus", "--resume"))
+        self.assertEqual(sorted(corpus.iterdir()), before)
+        (corpus / "a.txt").unlink()
+        self.train("corpus", steps=1)
+
+    def test_nanogpts_tokens_are_explained(self):
+        (self.folder / "nano").mkdir()
+        (self.folder / "nano" / "train.bin").write_bytes(bytes(2000))
+        for data in ("nano", "nano/train.bin"):
+            self.assertIn("train.bin: is not a token shard; nanoGPT's files of this name are uint16 tokens without a "
+                          "header: make shards of the same text with scripts/prepare.py",
+                          self.error_of(BUILD / "train_gpt2", "--data", self.folder / data))
+
+    def test_a_plan_without_a_gpu_says_so_and_needs_no_data(self):
+        text = self.run_program("--plan-only", "--data", "nowhere").stdout
+        if not ON_GPUS:
+            self.assertRegex(text, r"^device +a CPU, for which this program is built, with 80.00 GiB \(--memory\)\n"
+                                   r" +--plan-for h100 plans a GPU; known are h100, .*rtx4090")
+        self.assertRegex(text, "(?m)^note +nowhere: no such file or folder.*: planned without data")
+        self.assertIn("nowhere", self.error_of(BUILD / "train_gpt2", "--data", "nowhere"))
+        plan = self.run_program("--plan-only", *self.command("run", steps=8)[1:]).stdout
+        run = self.train("run")[0].stdout
+        for line in re.findall("(?m)^(?:step|length|optimizer|schedule|clipping|seed)  .*", plan):
+            self.assertIn(f"\n{line}\n", run)
+
+    def test_help_and_plans_fit_the_terminal(self):
+        def on_terminal(columns, *flags):
+            parent, child = pty.openpty()
+            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            process = self.popen([BUILD / "train_llama", *flags], None, {}, stdout=child, stderr=child)
+            os.close(child)
+            output = b""
+            with contextlib.suppress(OSError):  # the terminal's other end is closed
+                while part := os.read(parent, 4096):
+                    output += part
+            os.close(parent)
+            self.assertEqual(process.wait(), 0)
+            return output.decode().splitlines()
+
+        for columns in (80, 100):
+            for flags in (["--help"], ["--help-all"], ["--plan-for", "h100", "--model", "3b", "--steps", "9",
+                                                       "--optimizer", "muon", "--offload", "all"]):
+                lines = on_terminal(columns, *flags)
+                self.assertEqual([line for line in lines if len(line) > columns], [])
+                self.assertGreater(max(map(len, lines)), columns - 12)
+
     def test_damaged_shards_are_named_before_the_first_step(self):
         shard = self.folder / "t_train_000000.bin"
         tokens = [1, 2, 3] * 200
@@ -236,10 +291,25 @@ class TrainTest(RunCase):
         self.train("whole", "--optimizer", "muon", "--lr", "0.02", steps=8)
         self.train("cut", "--optimizer", "muon", "--lr", "0.02", "--checkpoint-every", "4", steps=8)
         shutil.rmtree(self.folder / "cut" / "step_00000008")
-        self.assertIn("resuming from", self.run_program("--resume", "--out", self.folder / "cut").stdout)
+        self.assertIn("resuming from", self.run_program("--resume", self.folder / "cut").stdout)
         self.assert_same_checkpoint("whole", "cut", 8)
+        self.assertIn(f"write --resume --out {self.folder / 'cut'}",
+                      self.error_of(BUILD / "train_gpt2", self.folder / "cut"))
         self.run_program("--config", self.folder / "whole" / "config.json", "--out", self.folder / "again")
         self.assert_same_checkpoint("whole", "again", 8, ["model.safetensors"])
+
+    def test_a_run_of_an_older_version_keeps_its_rate_of_adamw_and_its_batch(self):
+        # Version 0.2.0 resolved --adamw-lr to --lr.
+        flags = ["--optimizer", "muon", "--lr", "0.02"]
+        self.train("old", *flags, "--adamw-lr", "0.02", "--checkpoint-every", "4", steps=8)
+        for with_config in (True, False):
+            shutil.rmtree(self.folder / "old" / "step_00000008")
+            if not with_config:
+                (self.folder / "old" / "config.json").unlink()
+            self.train("old", *flags, "--resume", "--checkpoint-every", "4", steps=8)
+            self.assertEqual(self.config("old")["options"]["adamw-lr"], 0.02)
+        self.train("new", *flags, steps=8)
+        self.assertNotEqual(self.config("new")["options"]["adamw-lr"], 0.02)
 
     def test_errors_are_one_line_for_any_characters_in_names(self):
         for flags, says in ((["--data", b"a\xff"], "--data"), (["--out", b"runs/\xff"], "--out"),
@@ -289,6 +359,11 @@ class TrainTest(RunCase):
     def test_help_is_short_and_its_four_examples_use_flags_that_exist(self):
         for program in (*PRESETS, "generate"):
             text = self.run_program("--help", program=program).stdout
+            if program != "generate":
+                self.assertEqual([line for line in text.splitlines() if len(line) > 80], [])
+                title = {"gpt2": "GPT-2", "llama": "LLaMA", "qwen3": "Qwen3", "olmo2": "OLMo 2"}[program[6:]]
+                self.assertIn(f"Trains {title} language models", text)
+                self.assertIn("adamw and lion update all parameters", " ".join(text.split()))
             self.assertEqual(self.run_program("-h", program=program).stdout, text)
             self.assertLess(text.count("\n"), 60)
             examples = re.findall(rf"^  .*\./{program} .*", text, re.M)

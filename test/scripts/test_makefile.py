@@ -44,3 +44,8 @@ class JobsTest(Case):
             most, runs, goals = self.most_at_once(*words)
             self.assertEqual(runs, goals)
             self.assertLessEqual(most, int(words[-1][-1]), words)
+
+    def test_jobs_are_at_least_one_and_at_most_one_per_core(self):
+        listed = self.call("make", "-C", ROOT, "-pn", "help", "SETUP=0", expect=None).stdout
+        jobs = [line.split()[-1] for line in listed.splitlines() if line.startswith("JOBS :=")]
+        self.assertTrue(jobs and 1 <= int(jobs[0]) <= os.cpu_count(), jobs)

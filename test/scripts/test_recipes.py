@@ -37,6 +37,16 @@ class RecipesTest(Case):
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)
 
+    def test_each_recipe_is_planned_for_a_gpu_without_its_data(self):
+        for path in RECIPES:
+            with self.subTest(path.name):
+                program = re.search(r"^#   \./(\S+) --config", path.read_text(), re.MULTILINE).group(1)
+                plan = self.run_program("--config", path, "--plan-for", "h100", program=program).stdout
+                self.assertRegex(plan, r"(?m)^note +datasets/\S+: no such file or folder.*: planned without data")
+                self.assertRegex(plan, r"\nthe whole run\n  time +\S+ hours \(\S+ to \S+\) on 1 h100, not measured\n"
+                                       r"  speed +\S+ tokens/s, \S+% MFU\n  data +\S+ GiB on disk if .*\n"
+                                       r"  checkpoints +at most 2 x \S+ .iB = \S+ GiB on disk\n")
+
     def test_the_stated_time_is_the_predicted_one(self):
         text = (ROOT / "experiments/recipes/gpt2_124m.toml").read_text()
         recipe = toml.loads(text)
