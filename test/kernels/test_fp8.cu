@@ -35,7 +35,7 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
     shifted.insert(shifted.end(), x.begin(), x.end());
     Guarded<bf16> X(shifted, stream);
     Guarded<F> y(n + offset, stream), yt(n + offset, stream);
-    Guarded<float> most(std::vector{maximum}, stream), scale(1, stream);
+    Guarded<float> most(std::vector<float>{maximum}, stream), scale(1, stream);
     cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
              X.data() + offset, most.data(), rows, cols, stream);
     const Fp8Format format = kFp8Format<F>;
@@ -59,7 +59,7 @@ TEST_CASE("kernels/fp8: absolute_maximum never lowers the maximum, NaN is greate
     const Stream stream;
     const auto maximum = [&](const std::vector<bf16>& x, float before, int offset = 0) {
         Guarded<bf16> X(x, stream);
-        Guarded<float> most(std::vector{before}, stream);
+        Guarded<float> most(std::vector<float>{before}, stream);
         absolute_maximum(most.data(), X.data() + offset, std::ssize(x) - offset, stream);
         return most.get()[0];
     };
@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so do products
         x[100] = bf16(bad);
         Guarded<bf16> X(x, stream);
         Guarded<TestType> y(256, stream), yt(256, stream);
-        Guarded<float> most(std::vector{0.0f}, stream), scale(1, stream);
+        Guarded<float> most(std::vector<float>{0.0f}, stream), scale(1, stream);
         absolute_maximum(most.data(), X.data(), 256, stream);
         cast_fp8(y.data(), yt.data(), scale.data(), X.data(), most.data(), 16, 16, stream);
         REQUIRE(std::isnan(static_cast<float>(y.get()[100])));
@@ -130,7 +130,7 @@ TEST_CASE("kernels/fp8: norms and activation functions find the maximum of the t
             weight(random_values<T>(C, 3), stream), out(2 * n, stream);
         Guarded<float> mean(N, stream), rstd(N, stream), dweight(C, stream), dbias(C, stream);
         const auto check = [&](int64_t written, auto op) {
-            Guarded<float> most(std::vector{0.0f}, stream);
+            Guarded<float> most(std::vector<float>{0.0f}, stream);
             op(most.data());
             std::vector<T> values = out.get();
             values.resize(static_cast<size_t>(written));

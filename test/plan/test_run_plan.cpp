@@ -54,7 +54,7 @@ TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
     REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
 }
 
-TEST_CASE("plan/length: without --batch-tokens an epoch has at least 200 steps, down to one sequence a step") {
+TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps, down to one sequence a step") {
     TempDir folder;
     // A plan whose data have this number of windows.
     const auto plan = [&](uint32_t windows, const std::string& flags, bool is_gpu = true, int ranks = 1) {
@@ -93,7 +93,7 @@ TEST_CASE("plan/length: without --batch-tokens an epoch has at least 200 steps, 
     REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
 }
 
-TEST_CASE("plan/length: --batch-tokens is rounded down to whole sequences, with a note") {
+TEST_CASE("plan/run_plan: --batch-tokens is rounded down to whole sequences, with a note") {
     const auto plan = [](const char* flags, int ranks = 1) {
         return make_plan(kGpt2, *parse(words(std::string("--plan-only --steps 60 ") + flags)), true, int64_t{80} << 30,
                          ranks);

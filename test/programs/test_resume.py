@@ -661,7 +661,7 @@ class ResumeTest(RunCase):
         config = json.loads(files[0])
         (source / "manifest.json").unlink()
         for key, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8}), ("hidden_act", "relu"),
-                           ("attention_bias", True), ("model_type", "gpt2")):
+                           ("attention_bias", "yes"), ("model_type", "gpt2")):
             (source / "config.json").write_text(json.dumps({**config, key: value}))
             self.assertIn(f"{source}/config.json", train("x", "--init-from", source, *still, expect=2).stderr)
         self.assertFalse((self.folder / "x").exists())

@@ -167,7 +167,7 @@ void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
     Guarded<FB> B(b, stream);
     Guarded<TC> C(before, stream), Bias(bias, stream);
     const std::vector<float> scales = {0.01f, 0.003f};
-    Guarded<float> scale_a(std::vector{scales[0]}, stream), scale_b(std::vector{scales[1]}, stream);
+    Guarded<float> scale_a(std::vector<float>{scales[0]}, stream), scale_b(std::vector<float>{scales[1]}, stream);
     Gemm g{
         .M = M, .N = N, .K = K, .trans_b = true, .A = mat(A.data(), K), .B = mat(B.data(), K), .C = mat(C.data(), N)};
     g.alpha = 0.5f, g.beta = beta;
