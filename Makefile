@@ -254,6 +254,20 @@ build/tidy/%.ok: %  .clang-tidy
 	    2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
+# Compiles a file again only after a change, and prints its first error without the candidates.
+SYNTAX := $(filter-out $(ONLY_cuda),$(ALL) $(wildcard gpusim/abi/*.cpp))
+syntax: $(SYNTAX:%=build/syntax/%.ok)  ## Compile everything without output, also with CXX=clang++-16
+build/syntax/%.ok: private OPT := -O0
+build/syntax/%.ok: % build/syntax/flags
+	@mkdir -p $(@D)
+	@$(BOUND) $(CXX_cpu) $(MPI_INCLUDE) -DTEON_SOURCE_VERSION='""' -fsyntax-only -x c++ -MD -MP -MF $(@:.ok=.d) -MT $@ \
+	    $< 2>$@.log || { grep -m1 -A2 'error:' $@.log || cat $@.log; exit 1; }
+	@touch $@
+build/syntax/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CXX_cpu)' "$$($(CXX) --version | head -1)" >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+-include $(SYNTAX:%=build/syntax/%.d)
+
 check-layers:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
 	@$(PYTHON) scripts/check_layers.py
 
@@ -324,5 +338,5 @@ help:  ## Print this list
 
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
-        check-layers test-docs lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers \
+        check-layers test-docs syntax lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers \
         format format-check clean help

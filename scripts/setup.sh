@@ -5,7 +5,8 @@
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
 #   scripts/setup.sh mpi        OpenMPI, for several ranks on CPUs (build again afterwards)
-#   scripts/setup.sh dev        clang-format, clang-tidy and ruff, for `make format`, `make tidy`, `make lint`
+#   scripts/setup.sh dev        clang-format, clang-tidy and ruff, for `make format`, `make tidy`, `make lint`;
+#                              clang and debootstrap (as root), for test/compile_systems.sh
 #   scripts/setup.sh check      installs nothing; fails and names the missing packages if building would fail
 #   scripts/setup.sh            packages and venv
 #
@@ -144,7 +145,9 @@ dev)
     venv
     [ -x .venv/bin/ruff ] || .venv/bin/python -m pip install -q --disable-pip-version-check ruff==0.17.6 || status=1
     command -v clang-format-14 >/dev/null || install_packages clang-format-14 || status=1
-    command -v clang-tidy-16 >/dev/null || install_packages clang-tidy-16 libomp-16-dev || status=1
+    { command -v clang-tidy-16 && command -v clang++-16; } >/dev/null ||
+        install_packages clang-tidy-16 clang-16 libomp-16-dev || status=1
+    [ "$(id -u)" != 0 ] || command -v debootstrap >/dev/null || install_packages debootstrap || status=1
     exit $status ;;
 check)
     mapfile -t wanted < <(missing_packages)
