@@ -338,5 +338,5 @@ help:  ## Print this list
 
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
-        check-layers test-docs syntax lint tidy bench bench-gpu predict setup packages check-packages venv deps-headers \
-        format format-check clean help
+        check-layers test-docs syntax lint tidy bench bench-gpu predict setup packages check-packages venv \
+        deps-headers format format-check clean help

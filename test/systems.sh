@@ -1,5 +1,6 @@
 # Makes minimal Debian and Ubuntu systems with debootstrap, for test/machines.sh and test/compile_systems.sh, which
-# source this file. They set cache (a folder), work (a folder for logs) and CCACHE, and are in a mount namespace of their own.
+# source this file. They set cache (a folder), work (a folder for logs) and CCACHE, and are in a mount namespace of
+# their own.
 
 # Prints why this machine cannot make systems, or fails.
 cannot_make_systems() {
