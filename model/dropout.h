@@ -20,7 +20,7 @@ DropoutMask dropout_mask(const Pass<T>& p, float probability, int site) {
             .first_sample = p.batch.first_sample};
 }
 
-// The last layer of a branch: out.x = residual + dropout(in.x), where in.x is out.x: the layer before it has written it.
+// The last layer of a branch: out.x = residual + dropout(in.x), where in.x is the memory of out.x.
 class Dropout {
 public:
     Dropout(float probability, int C, int site) : probability_(probability), C_(C), site_(site) {}
