@@ -29,15 +29,6 @@ def has_wgmma(table, m):
     return any(m["architecture"] in kernel for kernel in table["kernel"])
 
 
-def one_pass(table, shape, m):
-    """Whether attention's backward pass is one pass, as flash_attention_one_pass_heads() in kernels/attention_flash.h
-    decides."""
-    heads = shape["B"] * shape["NH"]
-    if has_wgmma(table, m):
-        return False  # two passes by wgmma
-    return shape["T"] >= 1024 and shape["HS"] == 64 and 8 * heads >= 7 * rounds(heads, m) * m["multiprocessors"]
-
-
 def rounds(tiles, m):
     return -(-tiles // m["multiprocessors"])
 
@@ -70,9 +61,7 @@ def predict(table, counts, machine, searched=True, shape=None, gelu_fusion=False
     """The rows of a micro-step, including its share of the work that runs once per step. searched: with --autotune."""
     m = table["machine"][machine]
     shape = shape or table["shape"]
-    shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "ONE": 0}
-    if "NH" in shape:
-        shape.update(ONE=int(one_pass(table, shape, m)), WARP=16 if has_wgmma(table, m) else 32)
+    shape = {"W": 1, "G": 4, **shape, "SM": m["multiprocessors"], "WARP": 16 if has_wgmma(table, m) else 32}
     rows = []
     for linear in table["linear"]:
         for which, M, N, K, size, adds in products(linear, shape):

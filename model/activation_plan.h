@@ -68,9 +68,6 @@ struct DecoderRun {
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues
     uint64_t seed = 0;         // of dropout's masks
-    // Multiprocessors of the device if it can run flash attention's backward in one pass, else 0
-    // (flash_attention_one_pass_multiprocessors).
-    int one_pass_multiprocessors = 0;
 };
 
 // generate: forward only; T is the capacity of the key/value cache.

@@ -48,7 +48,6 @@ public:
         proj_.plan(plan, {}, ports.out.dx_maximum);
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
-        one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_multiprocessors);
         qkv_.bias_summed = flash_ && qkv_.bias >= 0 && positions_ == PositionKind::learned && !normed();
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
@@ -61,10 +60,10 @@ public:
         if (!normed()) before_norm_ = qkv_rows_;
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
-        scratch_ = plan.shared_bytes(
-            Shared::attention_scratch,
-            static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, one_pass_heads_, qkv_.bias_summed)
-                                        : attention_scratch_bytes(shape, plan.run().dtype)));
+        scratch_ =
+            plan.shared_bytes(Shared::attention_scratch,
+                              static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, qkv_.bias_summed)
+                                                          : attention_scratch_bytes(shape, plan.run().dtype)));
         if (positions_ == PositionKind::rotary)
             rotary_ = plan.shared_bytes(Shared::rotary_table, int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
@@ -165,8 +164,8 @@ private:
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)
                 return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
-                                                shape(p), p.stream(), one_pass_heads_,
-                                                qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr, p.accumulate);
+                                                shape(p), p.stream(), qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr,
+                                                p.accumulate);
         }
         attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context,
                            dropout_mask(p, dropout_, site_));
@@ -188,8 +187,7 @@ private:
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
     bool flash_ = false;  // only in bf16
-    int one_pass_heads_ = 0;
-    int capacity_ = 0;  // of the cache
+    int capacity_ = 0;    // of the cache
     // Queries and keys are rotated in place. before_norm is qkv_rows if there is no norm. heads: (N, NH * HS).
     Ports ports_;
     Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, dqkv_, dheads_;

@@ -10,9 +10,9 @@ namespace teon {
 struct GpuRates {
     double products, attention, half_T, memory, nvlink, pcie;
 };
-inline constexpr double kHalfK = 507;
-inline constexpr GpuRates kH200 = {7.57e+14, 4.21e+14, 626, 4e+12, 3e+11, 4.2e+10};
-inline constexpr GpuRates kH100 = {7.57e+14, 4.21e+14, 825, 2.8e+12, 3e+11, 4.2e+10};
-inline constexpr GpuRates kA100 = {2.86e+14, 1.4e+14, 339, 1.7e+12, 2e+11, 2.1e+10};
+inline constexpr double kHalfK = 491;
+inline constexpr GpuRates kH200 = {7.56e+14, 4.21e+14, 628, 4e+12, 3e+11, 4.2e+10};
+inline constexpr GpuRates kH100 = {7.56e+14, 4.21e+14, 827, 2.8e+12, 3e+11, 4.2e+10};
+inline constexpr GpuRates kA100 = {2.85e+14, 1.38e+14, 436, 1.7e+12, 2e+11, 2.1e+10};
 
 }  // namespace teon

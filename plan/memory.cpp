@@ -245,8 +245,7 @@ int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
     return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) / (device.is_gpu ? 1 : local_ranks);
 }
 
-void plan_memory(RunPlan& p, int64_t bytes, int one_pass_multiprocessors) {
-    p.run.one_pass_multiprocessors = one_pass_multiprocessors;
+void plan_memory(RunPlan& p, int64_t bytes) {
     std::vector<Sharding> shardings = {Sharding::none};
     if (p.ranks > 1 && p.options.shard) {
         shardings = {*p.options.shard};

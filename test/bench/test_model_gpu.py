@@ -218,16 +218,6 @@ class Predicting(unittest.TestCase):
         saved = gpu_rules.total(rows) - gpu_rules.total(gpu_rules.predict(without, counts, "H200"))
         self.assertAlmostEqual(1e3 * saved, 1e3 * read / committed["machine"]["H200"]["bytes"])
 
-    def test_attention_backward_is_one_pass_if_the_heads_fill_the_device(self):
-        committed, counts, _ = COMMITTED
-        backward = lambda machine, **shape: [
-            row.name for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
-            if row.times and ("pass" in row.name)]
-        self.assertEqual(backward("A100"), ["attention backward, one pass"])
-        self.assertEqual(len(backward("A100", B=10)), 2)  # 120 heads in two rounds of 108
-        self.assertEqual(len(backward("A100", B=128, T=512)), 2)
-        self.assertEqual(len(backward("H100")), 2)  # by wgmma
-
     def test_a_warp_of_attention_backward_sums_16_rows_with_wgmma_else_32(self):
         committed, counts, _ = COMMITTED
         rows_of_warp = lambda machine, **shape: [
@@ -235,7 +225,6 @@ class Predicting(unittest.TestCase):
             for row in gpu_rules.predict(committed, counts, machine, shape={**committed["shape"], **shape})
             if row.name == "attention backward, sums of warps"]
         self.assertEqual(rows_of_warp("A100"), [32])
-        self.assertEqual(rows_of_warp("A100", B=10), [32])  # two passes with mma.sync
         self.assertEqual(rows_of_warp("H100"), [16])
 
     def test_several_gpus_share_the_update_and_send(self):
