@@ -189,8 +189,7 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. Each has the name of a row of
-// model_gpu.toml, or the common beginning of the names of several rows.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
