@@ -1,27 +1,32 @@
 #include "optim/schedule.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
+#include <vector>
 
 #include "base/check.h"
 
 namespace teon {
 
-double default_min_lr_ratio(ScheduleKind kind) { return kind == ScheduleKind::cosine ? 0.1 : 0.0; }
-
 namespace {
 int64_t steps_of(double ratio, int64_t total) { return std::llround(ratio * static_cast<double>(total)); }
 }  // namespace
+
+std::string schedules_that_hold_peak() {
+    std::vector<std::string_view> names;
+    for (const ScheduleRow& row : kSchedules)
+        if (row.holds_peak) names.push_back(row.name);
+    return fmt::format("{}", fmt::join(names, " or "));
+}
 
 int64_t warmup_steps(const Schedule& s, int64_t total) {
     return s.warmup_steps >= 0 ? s.warmup_steps : steps_of(s.warmup_ratio, total);
 }
 
 int64_t steps_before_decay(const Schedule& s, int64_t total) {
-    if (s.kind == ScheduleKind::constant) return total;
+    const ScheduleRow& row = row_of(s.kind);
+    if (!row.fall) return total;
     const int64_t warmup = warmup_steps(s, total);
-    return s.kind == ScheduleKind::constant_linear ? std::max(warmup, steps_of(s.constant_ratio, total)) : warmup;
+    return row.holds_peak ? std::max(warmup, steps_of(s.constant_ratio, total)) : warmup;
 }
 
 double lr_factor(const Schedule& s, int64_t step, int64_t total) {
@@ -36,12 +41,10 @@ double lr_factor(const Schedule& s, int64_t step, int64_t total) {
 
     const int64_t warmup = warmup_steps(s, total), begin = steps_before_decay(s, total);
     if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-    if (s.kind == ScheduleKind::constant || step < begin) return 1.0;
-    const double progress =
-        step >= total ? 1.0 : static_cast<double>(step - begin) / static_cast<double>(total - begin);
-    const double fall =
-        s.kind == ScheduleKind::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
-    return s.min_lr_ratio + (1.0 - s.min_lr_ratio) * fall;
+    const auto fall = row_of(s.kind).fall;
+    if (!fall || step < begin) return 1.0;
+    const double decayed = step >= total ? 1.0 : static_cast<double>(step - begin) / static_cast<double>(total - begin);
+    return s.min_lr_ratio + (1.0 - s.min_lr_ratio) * fall(decayed);
 }
 
 }  // namespace teon

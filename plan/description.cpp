@@ -98,12 +98,17 @@ std::vector<std::string> changed_data(const json& before, const json& now) {
     return changed;
 }
 
+const char* length_rule(const ScheduleRow& row) {
+    if (!row.fall) return "can change its length";
+    return row.holds_peak ? "can change its length only before the decay" : "depends on the length from its first step";
+}
+
 // Whether the updates so far would have been the same in a run of the new length.
 bool may_change_length(const Schedule& schedule, int64_t done, int64_t before, int64_t now) {
     if (done > now) return false;
-    if (schedule.kind == ScheduleKind::constant) return true;
-    return schedule.kind == ScheduleKind::constant_linear &&
-           done <= std::min(steps_before_decay(schedule, before), steps_before_decay(schedule, now));
+    const ScheduleRow& row = row_of(schedule.kind);
+    if (!row.fall) return true;
+    return row.holds_peak && done <= std::min(steps_before_decay(schedule, before), steps_before_decay(schedule, now));
 }
 
 }  // namespace
@@ -212,11 +217,8 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     const Schedule& schedule = p.options.schedule;
     const bool lengthened = before != p.steps;
     if (lengthened && !may_change_length(schedule, state.step, before, p.steps))
-        changed.push_back(fmt::format(
-            "steps {} (was {}; {} are done, and --schedule {} {})", p.steps, before, state.step, name_of(schedule.kind),
-            schedule.kind == ScheduleKind::constant_linear ? "can change its length only before the decay"
-            : schedule.kind == ScheduleKind::constant      ? "can change its length"
-                                                           : "depends on the length from its first step"));
+        changed.push_back(fmt::format("steps {} (was {}; {} are done, and --schedule {} {})", p.steps, before,
+                                      state.step, name_of(schedule.kind), length_rule(row_of(schedule.kind))));
     CHECK_USAGE(
         changed.empty(),
         "--resume: these differ from the run that was saved: {}; undo them, or begin another run with --init-from",
@@ -227,7 +229,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     };
     if (lengthened) {
         std::string text = fmt::format("the run ends after {} steps instead of {}", p.steps, before);
-        if (schedule.kind == ScheduleKind::constant_linear)
+        if (row_of(schedule.kind).fall)
             text += fmt::format("; the decay begins after step {} instead of {}", steps_before_decay(schedule, p.steps),
                                 steps_before_decay(schedule, before));
         add("length_changed", std::move(text));

@@ -249,7 +249,7 @@ void add_schedule_flags(OptionTable& t, Options& o) {
     t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
     t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
     t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
-             "constant-linear: share of the steps before the decay");
+             schedules_that_hold_peak() + ": share of the steps before the decay");
     t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
              "final learning rate as a share of the peak, reached one step after the last")
         .default_text = "0.1 cosine, 0 else";
@@ -446,8 +446,8 @@ void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given
     if (follows("--adamw-weight-decay", of_run("--weight-decay", opt.weight_decay)) ||
         !has_flag(method, "--adamw-weight-decay"))
         opt.adamw_weight_decay = opt.weight_decay;
-    if (follows("--min-lr-ratio", default_min_lr_ratio(was("--schedule", o.schedule.kind))))
-        o.min_lr_ratio = default_min_lr_ratio(o.schedule.kind);
+    if (follows("--min-lr-ratio", row_of(was("--schedule", o.schedule.kind)).min_lr_ratio))
+        o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio;
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
@@ -496,8 +496,9 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     if (!o.offload.activations) o.offload_blocks = 0;  // a run's config.json may have a number
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
-    needs({"--constant-ratio"}, o.schedule.kind == ScheduleKind::constant_linear, "--schedule constant-linear");
-    needs({"--min-lr-ratio"}, o.schedule.kind != ScheduleKind::constant, "a --schedule that decays");
+    needs({"--constant-ratio"}, row_of(o.schedule.kind).holds_peak,
+          ("--schedule " + schedules_that_hold_peak()).c_str());
+    needs({"--min-lr-ratio"}, row_of(o.schedule.kind).fall, "a --schedule that decays");
     needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",

@@ -51,11 +51,10 @@ std::string optimizer_text(const OptimizerOptions& o) {
 std::string schedule_text(const RunPlan& p) {
     const Schedule& s = p.options.schedule;
     std::string text(name_of(s.kind));
-    if (s.kind != ScheduleKind::constant) text += fmt::format(" to {} of the peak", s.min_lr_ratio);
+    if (row_of(s.kind).fall) text += fmt::format(" to {} of the peak", s.min_lr_ratio);
     if (p.steps == 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
     text += fmt::format(", warmup {} of {} steps", warmup_steps(s, p.steps), p.steps);
-    if (s.kind == ScheduleKind::constant_linear)
-        text += fmt::format(", decay after step {}", steps_before_decay(s, p.steps));
+    if (row_of(s.kind).holds_peak) text += fmt::format(", decay after step {}", steps_before_decay(s, p.steps));
     return text;
 }
 

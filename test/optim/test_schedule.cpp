@@ -23,9 +23,8 @@ Schedule make(ScheduleKind kind, double warmup, double constant, double floor) {
 constexpr double kTolerance = 1e-12;
 
 TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
-    for (ScheduleKind kind :
-         {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant, ScheduleKind::constant_linear}) {
-        Schedule s = make(kind, 0.1, 0.4, 0.0);
+    for (const ScheduleRow& row : kSchedules) {
+        Schedule s = make(row.kind, 0.1, 0.4, 0.0);
         for (int step = 0; step < 10; step++)
             REQUIRE(std::abs(lr_factor(s, step, 100) - (step + 1) / 10.0) <= kTolerance);
         REQUIRE(lr_factor(s, 10, 100) == 1.0);
@@ -57,6 +56,29 @@ TEST_CASE("optim/schedule: constant holds the peak; constant-linear holds it for
     REQUIRE(lr_factor(held, 49, 50) > 0.0);
 }
 
+// arXiv 2405.18392, equation 1: 1 - sqrt((n - (N - N_decay)) / N_decay), in float64.
+TEST_CASE("optim/schedule: constant-sqrt holds the peak and falls by the square root of the decayed share") {
+    const Schedule s = make(ScheduleKind::constant_sqrt, 0.1, 0.6, 0.05);
+    for (int64_t step = 10; step <= 100; ++step) {
+        const double share = step < 60 ? 0 : static_cast<double>(step - 60) / 40;
+        REQUIRE(std::abs(lr_factor(s, step, 100) - (0.05 + 0.95 * (1 - std::sqrt(share)))) <= kTolerance);
+    }
+    REQUIRE(lr_factor(s, 70, 100) == 0.05 + 0.95 * 0.5);
+    REQUIRE(std::abs(lr_factor(s, 107, 100) - 0.05) <= kTolerance);
+    REQUIRE(steps_before_decay(s, 100) == 60);
+}
+
+TEST_CASE("optim/schedule: every decay begins at the peak, falls and ends at the minimum") {
+    REQUIRE(std::size(kSchedules) == 5);
+    for (const ScheduleRow& row : kSchedules) {
+        INFO(row.name);
+        if (!row.fall) continue;
+        REQUIRE(row.fall(0) == 1);
+        REQUIRE(std::abs(row.fall(1)) <= kTolerance);
+        for (int i = 1; i <= 100; ++i) REQUIRE(row.fall(i / 100.0) < row.fall((i - 1) / 100.0));
+    }
+}
+
 TEST_CASE("optim/schedule: a warmup longer than the constant part postpones the decay") {
     Schedule s = make(ScheduleKind::constant_linear, 0.5, 0.2, 0.0);
     REQUIRE(lr_factor(s, 49, 100) == 1.0);
@@ -68,10 +90,9 @@ TEST_CASE("optim/schedule: factors stay in (0, 1] for one step, only warmup and 
     for (double warmup : {0.0, 0.3, 1.0})
         for (double constant : {0.0, 1.0})
             for (int64_t total : {1, 2, 3, 7})
-                for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant,
-                                          ScheduleKind::constant_linear})
+                for (const ScheduleRow& row : kSchedules)
                     for (int64_t step = 0; step < total; step++) {
-                        double f = lr_factor(make(kind, warmup, constant, 0.0), step, total);
+                        double f = lr_factor(make(row.kind, warmup, constant, 0.0), step, total);
                         REQUIRE((f > 0.0 && f <= 1.0));
                     }
 }
@@ -82,7 +103,7 @@ TEST_CASE("optim/schedule: ratios outside of 0 to 1 and empty runs are usage err
     REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, 0, 0, NAN), 0, 10), UsageError);
     REQUIRE_THROWS_AS(lr_factor(Schedule{}, 0, 0), UsageError);
     REQUIRE(contains(error_of([] { lr_factor(make(ScheduleKind::cosine, 2, 0, 0), 0, 10); }), "--warmup-ratio"));
-    REQUIRE(default_min_lr_ratio(ScheduleKind::cosine) == 0.1);
-    REQUIRE(default_min_lr_ratio(ScheduleKind::linear) == 0.0);
+    REQUIRE(row_of(ScheduleKind::cosine).min_lr_ratio == 0.1);
+    REQUIRE(row_of(ScheduleKind::linear).min_lr_ratio == 0.0);
     REQUIRE(name_of(ScheduleKind::constant_linear) == "constant-linear");
 }

@@ -59,7 +59,7 @@ TEST_CASE("plan/options: bad flags are rejected in one line that names flag, val
         {{"--optimizer", "teon", "--teon-roles", "mlp-gate"}, {"mlp-gate"}},
         {{"--optimizer", "teon", "--ortho", "svd", "--ns-steps", "5"}, {"--ns-steps", "Newton-Schulz"}},
         {{"--optimizer", "muon", "--lr-scale", "bias=1"}, {"--lr-scale bias"}},
-        {{"--constant-ratio", "0.4"}, {"--constant-ratio", "constant-linear"}},
+        {{"--constant-ratio", "0.4"}, {"--constant-ratio", "constant-linear or constant-sqrt"}},
         {{"--keep-every", "100"}, {"--keep-every", "--keep-last"}},
         {{"--resume"}, {"--resume", "--out"}},
         {{"--prompt", "x"}, {"--prompt", "--sample-every"}},

@@ -759,18 +759,21 @@ class ResumeTest(RunCase):
         self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
         self.assertIn("steps 30 (was 40; 40 are done", self.refused("a", *flags, "--resume", steps=30))
 
-        flags[1:2] = ["constant-linear", "--constant-ratio", 0.5]
-        self.train("b", *flags, steps=40)
-        shutil.copytree(self.folder / "b", self.folder / "c")
-        self.assertIn("only before the decay", self.refused("b", *flags, "--resume", steps=80))
-        for step in (30, 40):
-            shutil.rmtree(self.checkpoint("c", step))
-        result = self.train("c", *flags, "--resume", steps=80)
-        self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
-        rates = [m["lr"] for m in self.metrics("c", "step")]
-        self.assertEqual(rates[9:41], rates[9:10] * 32)
-        self.assertLess(rates[41], rates[40])
-        self.assertEqual(len(rates), 80)
+    def test_a_run_that_holds_its_peak_is_extended_before_the_decay(self):
+        for schedule in ("constant-linear", "constant-sqrt"):
+            flags = ["--schedule", schedule, "--constant-ratio", 0.5, "--warmup-ratio", 0.25, "--checkpoint-every", 10]
+            decayed, held = f"{schedule}-decayed", f"{schedule}-held"
+            self.train(decayed, *flags, steps=40)
+            shutil.copytree(self.folder / decayed, self.folder / held)
+            self.assertIn("only before the decay", self.refused(decayed, *flags, "--resume", steps=80))
+            for step in (30, 40):
+                shutil.rmtree(self.checkpoint(held, step))
+            result = self.train(held, *flags, "--resume", steps=80)
+            self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
+            rates = [m["lr"] for m in self.metrics(held, "step")]
+            self.assertEqual(rates[9:41], rates[9:10] * 32)
+            self.assertLess(rates[41], rates[40])
+            self.assertEqual(len(rates), 80)
 
     # How a file operation fails (test/support/failing_files.c).
     FAULTS = [("error", errno.EIO), ("error", errno.ENOSPC), ("forever", errno.ENOSPC), ("short", 0), ("kill", 0)]
