@@ -57,7 +57,8 @@ class TorchTestsTest(Case):
         (here / "scripts").symlink_to(ROOT / "scripts")
 
     def run_tests(self, **environment):
-        return self.call(self.folder / "checkout/test/torch_tests.sh", CACHE=self.folder / "cache", **environment).stdout
+        script = self.folder / "checkout/test/torch_tests.sh"
+        return self.call(script, CACHE=self.folder / "cache", **environment).stdout
 
     @needs("ensurepip")
     def test_an_index_that_cannot_be_reached_skips_the_tests_by_name(self):
