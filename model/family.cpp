@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "model/families.h"
 #include "model/hf_config.h"
 
 namespace teon {
@@ -88,9 +87,6 @@ DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& amon
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
     const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
-    const bool has_program = std::ranges::find(families(), type, &ModelFamily::name) != families().end();
-    CHECK_USAGE(family != among.end() || !has_program, "{}: model_type is '{}'; its program is ./train_{}", path, type,
-                type);
     CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type,
                 fmt::join(names, ", "));
     DecoderConfig c = family->config(family->default_preset);

@@ -21,7 +21,7 @@ flock "$lock"  # for two calls at once
 key=$(python3 --version; cat scripts/requirements.txt $wanted)
 if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     rm -rf "$cache/made" "$cache/venv"
-    # Of two builds of a version pip takes the one with a local name, 2.15.0+cpu, which is smaller by NVIDIA's libraries.
+    # Of two builds of a version pip takes the one with a local name, 2.15.0+cpu, which lacks NVIDIA's libraries.
     if ! { python3 -m venv "$cache/venv" &&
         "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 1 \
             --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -r $wanted; } >"$cache/log" 2>&1; then
