@@ -11,6 +11,15 @@ bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it print
 with an H200's limit, and "not run" for the rest.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import collections
 import datetime
@@ -224,4 +233,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

@@ -16,10 +16,21 @@ fits the rates to measured_gpu.toml and determines the error there: a range is t
 --first-proposals predicts a run without --autotune: no product splits its sum, and symmetric_product_pays() chooses
 between our kernel and the library for a symmetric product.
 """
+
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import json
 import math
 import statistics
+import subprocess
 import sys
 
 import calibration
@@ -277,4 +288,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

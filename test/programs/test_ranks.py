@@ -130,6 +130,9 @@ class SameResult(Ranks):
     def test_muon(self):
         self.same_on((2, 4), "--optimizer", "muon")
 
+    def test_soap(self):
+        self.same_on((2, 4), "--optimizer", "soap", "--soap-frequency", 4)
+
     def test_teon_with_every_depth_and_mode(self):
         for k in (1, 2, 3):
             for mode in (1, 2):
