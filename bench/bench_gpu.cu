@@ -102,13 +102,13 @@ struct AttentionTensors {
     float* lse;
     void *scratch, *flash_scratch;
     float* dbias;
-    AttentionTensors(Memory& m, const AttentionShape& s, int one_pass_heads = 0) {
+    AttentionTensors(Memory& m, const AttentionShape& s) {
         const int64_t rows = int64_t{s.B} * s.T, C = int64_t{s.NH} * s.HS;
         qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
         out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
         scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
-        const size_t flash_bytes = flash_attention_scratch_bytes(s, one_pass_heads, true);
+        const size_t flash_bytes = flash_attention_scratch_bytes(s, true);
         flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_bytes));
         dbias = m.take<float>(s.qkv_width());
     }
@@ -119,8 +119,7 @@ void attention(Bench& b) {
     for (int HS : {64, 128}) {
         for (int length : {256, 1024, 8192}) {
             const AttentionShape s{16384 / length, length, 1024 / HS, 1024 / HS, HS};
-            const int multiprocessors = HS == 64 && b.gpu ? device_info().multiprocessors : 0;
-            const AttentionTensors t(b.memory, s, multiprocessors);
+            const AttentionTensors t(b.memory, s);
             Context& c = b.context;
             const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out
             auto print = [&](const char* method, const char* pass, int products, int tensors,
@@ -137,12 +136,6 @@ void attention(Bench& b) {
             print("flash", "backward", 5, 8, [&] {
                 flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream);
             });
-            if (multiprocessors > 0) {
-                print("flash in one pass", "backward", 5, 8, [&] {
-                    flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream,
-                                             multiprocessors);
-                });
-            }
             print("gemm", "forward", 2, 4, [&] { attention_forward(t.out, t.lse, t.scratch, t.qkv, nullptr, s, c); });
             print("gemm", "backward", 5, 8,
                   [&] { attention_backward(t.dqkv, t.scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c); });
@@ -196,8 +189,7 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. Each has the name of a row of
-// model_gpu.toml, or the common beginning of the names of several rows.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
@@ -224,12 +216,11 @@ void step_kernels(Bench& b) {
     }
     {
         const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
-        const int heads = flash_attention_one_pass_heads(s, flash_attention_one_pass_multiprocessors(device_info()));
-        const AttentionTensors t(m, s, heads);
+        const AttentionTensors t(m, s);
         if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
         b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
-            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, heads,
-                                     t.dbias, true);
+            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, t.dbias,
+                                     true);
         });
     }
     auto rows = [&] { return m.take<T>(int64_t{N} * C); };

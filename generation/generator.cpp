@@ -17,9 +17,9 @@ struct GeneratorPlan {
         run.dtype = dtype;
         run.attention = AttentionKind::gemm;
         plan = layers.plan(run, Purpose::generate);
-        tokens = plan.shared_bytes("tokens", plan.N() * static_cast<int64_t>(sizeof(int)));
-        positions = plan.shared_bytes("positions", plan.N() * static_cast<int64_t>(sizeof(int)));
-        logits = plan.shared_bytes("logits", int64_t{B} * c.V * size_of(DType::f32));
+        tokens = plan.shared_bytes(Shared::tokens, plan.N() * static_cast<int64_t>(sizeof(int)));
+        positions = plan.shared_bytes(Shared::positions, plan.N() * static_cast<int64_t>(sizeof(int)));
+        logits = plan.shared_bytes(Shared::float_logits, int64_t{B} * c.V * size_of(DType::f32));
         plan.set_offsets();
     }
 };

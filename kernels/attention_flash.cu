@@ -9,9 +9,8 @@
 //              dV = P^T dO,  dK = dS^T Q / sqrt(HS)   one block per tile of keys, over the queries that see it
 //              dQ = dS K / sqrt(HS)                   one block per tile of queries
 //
-// The backward pass computes S and dP twice, unless there are so many heads that each multiprocessor can process one by
-// itself (attention_flash_backward_one_pass.cu). Several blocks that add to one dQ would need float atomics, whose
-// order is not fixed, or would have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T,
+// The backward pass computes S and dP twice: several blocks that add to one dQ would need float atomics, whose order is
+// not fixed, or would have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T,
 // so that P^T and dS^T are in the registers in which the products dV and dK expect their left operand.
 //
 // Q, K and V are read from the packed layout, and O, dQ, dK and dV are written in theirs. One block adds up the query

@@ -2,7 +2,6 @@
 #include "base/integer.h"
 #include "kernels/attention_flash.h"
 #include "kernels/attention_flash_backward_hopper.h"
-#include "kernels/attention_flash_backward_one_pass.h"
 #include "kernels/attention_flash_hopper.h"
 #include "kernels/column_sums.h"
 
@@ -230,55 +229,36 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
 static_assert(
     kFlashBlocksFit<QueryGradientTiles<64>, QueryGradientTiles<128>, KeyGradientTiles<64>, KeyGradientTiles<128>>);
 
-}  // namespace
-
-int flash_attention_one_pass_heads(const AttentionShape& s, int multiprocessors) {
-    const int64_t heads = int64_t{s.B} * s.NKV;
-    if (multiprocessors == 0 || s.HS != kOnePassHeadSize || s.T < 1024) return 0;
-    return 8 * heads >= 7 * ceil_div(heads, int64_t{multiprocessors}) * multiprocessors ? multiprocessors : 0;
-}
-
-int flash_attention_one_pass_multiprocessors(const DeviceInfo& device) {
-    const bool fits = device.is_gpu && device.block_shared_bytes >= kOnePassShared;
-    return fits && device.compute_capability != 90 ? device.multiprocessors : 0;
-}
-
-namespace {
-
 constexpr int kWarpRows = 16;  // the fewest rows for which a warp writes column sums
 
 // Bytes of the parts of scratch, in their order.
 struct BackwardScratch {
-    size_t stats, column_sums, one_pass;
-    BackwardScratch(const AttentionShape& s, int one_pass_heads, bool sums_columns) {
+    size_t stats, column_sums;
+    BackwardScratch(const AttentionShape& s, bool sums_columns) {
         const auto floats = [](int64_t n) { return round_up(static_cast<size_t>(n) * sizeof(float), size_t{256}); };
         stats = floats(int64_t{2} * s.B * s.NH * s.T);
         column_sums = sums_columns ? floats(int64_t{s.B} * ceil_div(s.T, kWarpRows) * s.qkv_width()) : 0;
-        one_pass = floats(int64_t{one_pass_heads} * (s.NH / s.NKV) * round_up(s.T, kOnePassRows) * s.HS);
     }
 };
 
 }  // namespace
 
-size_t flash_attention_scratch_bytes(const AttentionShape& s, int one_pass_heads, bool sums_columns) {
-    const BackwardScratch parts(s, one_pass_heads, sums_columns);
-    return parts.stats + parts.column_sums + parts.one_pass;
+size_t flash_attention_scratch_bytes(const AttentionShape& s, bool sums_columns) {
+    const BackwardScratch parts(s, sums_columns);
+    return parts.stats + parts.column_sums;
 }
 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
                               const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
-                              int one_pass_heads, float* dbias, bool accumulate) {
-    CHECK(one_pass_heads == 0 || (one_pass_heads > 0 && s.HS == kOnePassHeadSize),
-          "flash attention: {} heads at a time in one pass, of a size of {}, expected none or a size of {}",
-          one_pass_heads, s.HS, kOnePassHeadSize);
+                              float* dbias, bool accumulate) {
     for_flash_head_size(s, {dqkv, scratch, dout, qkv, out}, [&]<int HS>(Constant<HS>) {
         using QueryTiles = QueryGradientTiles<HS>;
         using KeyTiles = KeyGradientTiles<HS>;
         const FlashShape<HS> shape(s, doc_start);
-        const BackwardScratch parts(s, one_pass_heads, dbias != nullptr);
+        const BackwardScratch parts(s, dbias != nullptr);
         auto* const stats = static_cast<RowStats*>(scratch);
-        auto* const behind_stats = static_cast<std::byte*>(scratch) + parts.stats;
-        auto* const partial = dbias ? reinterpret_cast<float*>(behind_stats) : nullptr;
+        auto* const partial =
+            dbias ? reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + parts.stats) : nullptr;
         const auto add_bias = [&](int rows) {
             if (dbias == nullptr) return;
             const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
@@ -287,11 +267,6 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
         launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
                                                  stream, stats, dout, out, lse, shape);
-        if (one_pass_heads > 0 && !doc_start) {
-            auto* const sums = reinterpret_cast<float*>(behind_stats + parts.column_sums);
-            flash_attention_backward_one_pass(dqkv, partial, sums, dout, qkv, stats, s, one_pass_heads, stream);
-            return add_bias(kOnePassWarpRows);
-        }
         if (flash_attention_hopper_runs<HS>()) {
             flash_attention_hopper_backward<HS>(dqkv, partial, dout, qkv, stats, shape, s.B, stream);
             return add_bias(kHopperWarpRows);

@@ -68,15 +68,15 @@ __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, in
 }
 
 // Writes the column sums of a warp's 16 M rows, from row `first` of sequence b on, to their row of partial (B, ceil(T /
-// 16 M), packed_row), from column `column` of a head on. partial may be nullptr. Rows of x beyond T are 0.
+// 16 M), packed_row). partial may be nullptr. Rows of x beyond T are 0.
 template <int M, int C, int HS>
 __device__ __forceinline__ void flash_column_sums(float* partial, const FlashShape<HS>& s, int b, int first, int head,
-                                                  const float (&x)[M][C][4], int column = 0) {
+                                                  const float (&x)[M][C][4]) {
     constexpr int kRows = 16 * M, kFragments = 8;  // 8 lanes share a column and end with a fragment each
     if (partial == nullptr || first >= s.T) return;
     const int lane = fresh(lane_of_thread());
     const int64_t row = int64_t{b} * ((fresh(s.T) + kRows - 1) / kRows) + first / kRows;
-    float* const to = partial + row * s.packed_row + head * HS + column + 2 * lane;
+    float* const to = partial + row * s.packed_row + head * HS + 2 * lane;
 #pragma unroll
     for (int begin = 0; begin < C; begin += kFragments) {
         Vec<float, 2> sums[kFragments] = {};

@@ -48,24 +48,27 @@ bool ActivationPlan::keeps(Drop drop) const {
     return true;
 }
 
-Tensor ActivationPlan::add(const std::string& name, int64_t bytes, int copies, Lifetime lifetime) {
+Tensor ActivationPlan::add(std::string_view name, int64_t bytes, int copies, Lifetime lifetime) {
     bytes = aligned(bytes);
-    const auto known = std::find_if(rows_.begin(), rows_.end(),
-                                    [&](const ActivationRow& r) { return r.name == name && r.lifetime == lifetime; });
-    const int row = static_cast<int>(known - rows_.begin());
-    if (known == rows_.end()) {
-        rows_.push_back({.name = name, .bytes = bytes, .lifetime = lifetime});
-        return {row, 0};
+    const auto row = std::find_if(rows_.begin(), rows_.end(),
+                                  [&](const ActivationRow& r) { return r.name == name && r.lifetime == lifetime; });
+    const int index = static_cast<int>(row - rows_.begin());
+    if (row == rows_.end()) {
+        rows_.push_back({.name = std::string(name), .bytes = bytes, .lifetime = lifetime, .block = block_});
+        return {index, 0};
     }
-    known->bytes = std::max(known->bytes, bytes);
-    const int copy = known->tensors++ % copies;
-    known->copies = std::max(known->copies, copy + 1);
-    return {row, copy};
+    row->bytes = std::max(row->bytes, bytes);
+    const int copy = row->tensors++ % copies;
+    row->copies = std::max(row->copies, copy + 1);
+    row->block = block_;
+    return {index, copy};
 }
 
 // A block's output is the input of the next block, which saves it with its own tensors. Inputs have one copy more,
 // because a block reads its input while it writes the next block's.
 Tensor ActivationPlan::save(const std::string& name, int64_t bytes, Drop drop) {
+    for (const ActivationRow& row : rows_)
+        CHECK(block_ < 0 || row.name != name || row.block != block_, "block {} declares '{}' twice", block_, name);
     if (!keeps(drop)) return add(name, bytes, 1, Lifetime::scratch);
     const int ahead = drop == Drop::never ? 1 : 0;
     const Tensor s = add(name, bytes, device_blocks_ + ahead, Lifetime::saved);
@@ -80,20 +83,21 @@ Tensor ActivationPlan::saved(const std::string& name, int64_t width, Drop drop) 
 Tensor ActivationPlan::saved_floats(const std::string& name, int64_t width, Drop drop) {
     return save(name, N() * width * size_of(DType::f32), drop);
 }
-Tensor ActivationPlan::shared(const std::string& name, int64_t width) {
-    return shared_bytes(name, N() * width * size_of(run_.dtype));
+Edge ActivationPlan::edge(const std::string& name, int64_t width, Drop drop, Shared gradient_buffer) {
+    return {.x = saved(name, width, drop), .dx = gradient(gradient_buffer, width)};
 }
-Tensor ActivationPlan::shared_bytes(const std::string& name, int64_t bytes) {
-    return add(name, bytes, 1, Lifetime::scratch);
+Tensor ActivationPlan::shared(Shared buffer, int64_t width) {
+    return shared_bytes(buffer, N() * width * size_of(run_.dtype));
+}
+Tensor ActivationPlan::shared_bytes(Shared buffer, int64_t bytes) {
+    return add(name_of(buffer), bytes, 1, Lifetime::scratch);
 }
 Tensor ActivationPlan::cache(const std::string& name, int64_t width) {
     return trains() ? Tensor{} : add(name, N() * width * size_of(run_.dtype), INT_MAX, Lifetime::scratch);
 }
-Tensor ActivationPlan::gradient(const std::string& name, int64_t width) {
-    return trains() ? shared(name, width) : Tensor{};
-}
-Tensor ActivationPlan::gradient_bytes(const std::string& name, int64_t bytes) {
-    return trains() ? shared_bytes(name, bytes) : Tensor{};
+Tensor ActivationPlan::gradient(Shared buffer, int64_t width) { return trains() ? shared(buffer, width) : Tensor{}; }
+Tensor ActivationPlan::gradient_bytes(Shared buffer, int64_t bytes) {
+    return trains() ? shared_bytes(buffer, bytes) : Tensor{};
 }
 
 int64_t ActivationPlan::offloaded_bytes() const {
@@ -112,6 +116,13 @@ Tensor ActivationPlan::maximum() {
 Tensor ActivationPlan::maxima() const {
     const auto row = std::find_if(rows_.begin(), rows_.end(), [](const ActivationRow& r) { return r.name == kMaxima; });
     return {row == rows_.end() ? -1 : static_cast<int>(row - rows_.begin()), 0};
+}
+
+int64_t ActivationPlan::shared_bytes(Shared buffer) const {
+    int64_t bytes = 0;
+    for (const ActivationRow& row : rows_)
+        if (row.lifetime == Lifetime::scratch && row.name == name_of(buffer)) bytes += row.bytes;
+    return bytes;
 }
 
 int64_t ActivationPlan::saved_bytes() const {

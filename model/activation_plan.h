@@ -1,6 +1,6 @@
-// The tensors that the forward pass saves for the backward pass, and the scratch of both: one row per tensor. Layers
-// declare their rows in plan(). The rows give the totals before anything is allocated (--plan-only), and a model
-// allocates its memory from the same rows.
+// The tensors that the forward pass saves for the backward pass, and the scratch of both. Layers declare their tensors
+// in plan(). The rows of the plan give the totals before anything is allocated (--plan-only), and a model allocates its
+// memory from the same rows.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/enum_names.h"
 #include "runtime/device.h"
 
 namespace teon {
@@ -67,9 +68,6 @@ struct DecoderRun {
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues
     uint64_t seed = 0;         // of dropout's masks
-    // Multiprocessors of the device if it can run flash attention's backward in one pass, else 0
-    // (flash_attention_one_pass_multiprocessors).
-    int one_pass_multiprocessors = 0;
 };
 
 // generate: forward only; T is the capacity of the key/value cache.
@@ -79,9 +77,64 @@ enum class Purpose { train, generate };
 enum class Drop { never, under_block, under_cheap };
 enum class Lifetime { saved, scratch };  // saved: from forward to backward; scratch: within a layer's pass
 
+// Memory that layers use one after the other: one buffer each, as large as the largest tensor declared in it. A tensor
+// in it is overwritten by the next one, in the next layer or block.
+enum class Shared {
+    stream_gradient,       // of the residual stream: layers add to it
+    norm_output_gradient,  // also that of the attention's heads, before it is the norm's
+    norm_input_gradient,
+    dropout_input_gradient,
+    qkv_gradient,
+    mlp_gradient,  // of the activation function's output and, unless a gate makes it wider, of its input
+    mlp_gated_gradient,
+    norm_scratch,
+    attention_scratch,
+    activation_scratch,
+    rotary_table,  // the same in all layers
+    logits,
+    fp8_input,  // of a product
+    fp8_gradient,
+    fp8_gradient_transposed,
+    fp8_weight,
+    // Generation:
+    tokens,
+    positions,
+    float_logits
+};
+template <>
+inline constexpr auto kEnumNames<Shared> =
+    enum_names<Shared>({{Shared::stream_gradient, "gradient of residual stream"},
+                        {Shared::norm_output_gradient, "gradient of norm output"},
+                        {Shared::norm_input_gradient, "gradient of norm input"},
+                        {Shared::dropout_input_gradient, "gradient before dropout"},
+                        {Shared::qkv_gradient, "gradient of queries, keys, values"},
+                        {Shared::mlp_gradient, "gradient of MLP activation"},
+                        {Shared::mlp_gated_gradient, "gradient before activation"},
+                        {Shared::norm_scratch, "norm gradient scratch"},
+                        {Shared::attention_scratch, "attention scratch"},
+                        {Shared::activation_scratch, "activation gradient scratch"},
+                        {Shared::rotary_table, "rotary table"},
+                        {Shared::logits, "logits chunk"},
+                        {Shared::fp8_input, "FP8 input of a product"},
+                        {Shared::fp8_gradient, "FP8 gradient"},
+                        {Shared::fp8_gradient_transposed, "FP8 gradient, transposed"},
+                        {Shared::fp8_weight, "FP8 weight"},
+                        {Shared::tokens, "tokens"},
+                        {Shared::positions, "positions"},
+                        {Shared::float_logits, "logits"}});
+
 // A handle to a tensor of the plan. row -1: none.
 struct Tensor {
-    int row = -1, copy = 0;
+    int row = -1;
+    int copy = 0;
+};
+
+// A tensor between two layers: one computes x in the forward pass, the other dx in the backward pass.
+struct Edge {
+    Tensor x = {}, dx = {};  // (N, width) and its gradient
+    // FP8: where the layer that computes x (dx) stores its absolute maximum; none if no product reads it.
+    Tensor x_maximum = {}, dx_maximum = {};
+    int bias = -1;  // row of the last bias added to x, if a LayerNorm reads x and sums the bias's gradient; -1: none
 };
 
 struct ActivationRow {
@@ -91,6 +144,7 @@ struct ActivationRow {
     Lifetime lifetime = Lifetime::scratch;
     int64_t offset = 0;  // of the first copy, in bytes
     int tensors = 1;     // tensors that share the copies
+    int block = -1;      // the last block that declared the row
     int64_t total() const { return bytes * copies; }
 };
 
@@ -99,23 +153,27 @@ public:
     ActivationPlan() = default;
     ActivationPlan(const DecoderRun& run, Purpose purpose, int blocks);  // run must not contain `automatic`
 
-    // The tensors declared after this call belong to this block and follow its recompute policy.
+    // Tensors declared after this call belong to this block and follow its recompute policy.
     void begin_block(int block) {
         block_ = block;
         policy_ = run_.recompute.of(block);
     }
-    // Each declares a tensor: N = B * T rows of `width` elements of the storage type (_floats: of float), or `bytes`
-    // bytes. If the name is already declared, a tensor that the policy saves gets another copy; all others of the name
-    // share one memory, as large as the largest of them. If blocks are offloaded, there are copies for device_blocks()
-    // blocks, which all blocks use in turn.
+    // The functions below declare a tensor: N = B * T rows of `width` elements of the storage type (_floats: of float),
+    // or `bytes` bytes.
+    //
+    // A tensor of a block that is saved for the backward pass. Each block has a copy of its own, or, if blocks are
+    // offloaded, uses one of device_blocks() copies in turn. Blocks that drop the tensor share one copy. A block
+    // declares a name once.
     Tensor saved(const std::string& name, int64_t width, Drop drop);
     Tensor saved_floats(const std::string& name, int64_t width, Drop drop);
-    Tensor shared(const std::string& name, int64_t width);
-    Tensor shared_bytes(const std::string& name, int64_t bytes);
-    Tensor cache(const std::string& name, int64_t width);     // one copy each, only for generation
-    Tensor gradient(const std::string& name, int64_t width);  // shared, only for training
-    Tensor gradient_bytes(const std::string& name, int64_t bytes);
-    Tensor own_bytes(const std::string& name, int64_t bytes);  // one copy each
+    // A saved tensor and its gradient, in shared memory. A product reads neither as FP8 unless the caller adds maxima.
+    Edge edge(const std::string& name, int64_t width, Drop drop, Shared gradient_buffer);
+    Tensor shared(Shared buffer, int64_t width);
+    Tensor shared_bytes(Shared buffer, int64_t bytes);
+    Tensor gradient(Shared buffer, int64_t width);  // as shared(), but none unless the plan trains
+    Tensor gradient_bytes(Shared buffer, int64_t bytes);
+    Tensor cache(const std::string& name, int64_t width);      // one copy for each call; none if the plan trains
+    Tensor own_bytes(const std::string& name, int64_t bytes);  // one copy for each call
     // One float for the absolute maximum of a tensor. Every forward pass first sets it to 0. None unless the run
     // multiplies FP8.
     Tensor maximum();
@@ -131,14 +189,15 @@ public:
     // The tensors that the backward pass of each offloaded block reads: its input and its saved tensors.
     const std::vector<std::vector<Tensor>>& offloaded() const { return offloaded_; }
     int64_t offloaded_bytes() const;
+    int64_t shared_bytes(Shared buffer) const;  // 0: not declared
     int64_t saved_bytes() const;
     int64_t scratch_bytes() const { return total_bytes() - saved_bytes(); }
     int64_t total_bytes() const;
     void set_offsets();  // call it after every layer has declared its rows
 
 private:
-    // If a name has more than `copies` tensors, they use the copies in turn.
-    Tensor add(const std::string& name, int64_t bytes, int copies, Lifetime lifetime);
+    // If a row has more than `copies` tensors, they use the copies in turn.
+    Tensor add(std::string_view name, int64_t bytes, int copies, Lifetime lifetime);
     Tensor save(const std::string& name, int64_t bytes, Drop drop);
     bool keeps(Drop drop) const;
     DecoderRun run_;

@@ -44,33 +44,32 @@ public:
 
     void plan(ActivationPlan& plan, const Ports& ports) {
         ports_ = ports;
-        qkv_.plan(plan, ports.in_maximum, {});
-        proj_.plan(plan, {}, ports.dout_maximum);
+        qkv_.plan(plan, ports.in.x_maximum, {});
+        proj_.plan(plan, {}, ports.out.dx_maximum);
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
-        one_pass_heads_ = flash_attention_one_pass_heads(shape, plan.run().one_pass_multiprocessors);
         qkv_.bias_summed = flash_ && qkv_.bias >= 0 && positions_ == PositionKind::learned && !normed();
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
             rstd_ = plan.saved_floats("queries, keys 1/std", normed_.normed(), Drop::under_block);
             norm_scratch_ = plan.gradient_bytes(
-                "norm gradient scratch",
+                Shared::norm_scratch,
                 static_cast<int64_t>(qk_norm_backward_scratch_bytes(static_cast<int>(plan.N()), normed_)));
         }
         qkv_rows_ = plan.saved("queries, keys, values", qkv_.out, normed() ? Drop::under_cheap : Drop::under_block);
         if (!normed()) before_norm_ = qkv_rows_;
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
-        scratch_ = plan.shared_bytes(
-            "attention scratch",
-            static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, one_pass_heads_, qkv_.bias_summed)
-                                        : attention_scratch_bytes(shape, plan.run().dtype)));
+        scratch_ =
+            plan.shared_bytes(Shared::attention_scratch,
+                              static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, qkv_.bias_summed)
+                                                          : attention_scratch_bytes(shape, plan.run().dtype)));
         if (positions_ == PositionKind::rotary)
-            rotary_ = plan.shared_bytes("rotary table", int64_t{max_T_} * HS_ * size_of(DType::f32));
+            rotary_ = plan.shared_bytes(Shared::rotary_table, int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
         capacity_ = plan.run().T;
-        dqkv_ = plan.gradient("gradient of queries, keys, values", qkv_.out);
-        dheads_ = plan.gradient("gradient of norm output", proj_.in);  // not yet in use then
+        dqkv_ = plan.gradient(Shared::qkv_gradient, qkv_.out);
+        dheads_ = plan.gradient(Shared::norm_output_gradient, proj_.in);
     }
 
     // The causal mask halves the products of queries with keys and of probabilities with values.
@@ -89,10 +88,10 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        qkv_.forward(p, p.at(before_norm_), p.at(ports_.in), p.N());
+        qkv_.forward(p, p.at(before_norm_), p.at(ports_.in.x), p.N());
         norm_and_rotate(p);
         attend(p);
-        proj_.forward(p, p.at(ports_.out), p.at(heads_), p.N(), p.residual(ports_));
+        proj_.forward(p, p.at(ports_.out.x), p.at(heads_), p.N(), p.residual(ports_));
     }
 
     template <typename T>
@@ -104,7 +103,7 @@ public:
     template <typename T>
     void backward(const Pass<T>& p) const {
         T* dqkv = p.at(dqkv_);
-        proj_.backward(p, p.at(dheads_), p.at(ports_.dout), p.at(heads_), p.N(), p.accumulate);
+        proj_.backward(p, p.at(dheads_), p.at(ports_.out.dx), p.at(heads_), p.N(), p.accumulate);
         attend_backward(p, dqkv);
         switch (positions_) {
             case PositionKind::learned:
@@ -116,7 +115,7 @@ public:
             qk_norm_backward(dqkv, p.grad(q_norm_), p.grad(k_norm_), p.bytes(norm_scratch_), p.at(before_norm_),
                              p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), normed_, p.accumulate,
                              p.stream());
-        qkv_.backward(p, p.at(ports_.din), dqkv, p.at(ports_.in), p.N(), p.accumulate, p.at(ports_.dresidual));
+        qkv_.backward(p, p.at(ports_.in.dx), dqkv, p.at(ports_.in.x), p.N(), p.accumulate, p.at(ports_.dresidual));
     }
 
 private:
@@ -165,8 +164,8 @@ private:
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)
                 return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
-                                                shape(p), p.stream(), one_pass_heads_,
-                                                qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr, p.accumulate);
+                                                shape(p), p.stream(), qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr,
+                                                p.accumulate);
         }
         attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context,
                            dropout_mask(p, dropout_, site_));
@@ -188,8 +187,7 @@ private:
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none
     Linear qkv_, proj_;
     bool flash_ = false;  // only in bf16
-    int one_pass_heads_ = 0;
-    int capacity_ = 0;  // of the cache
+    int capacity_ = 0;    // of the cache
     // Queries and keys are rotated in place. before_norm is qkv_rows if there is no norm. heads: (N, NH * HS).
     Ports ports_;
     Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, dqkv_, dheads_;

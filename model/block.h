@@ -1,5 +1,12 @@
-// A block of a decoder: attention and MLP. Each is a branch that adds to the residual stream, with a norm before it,
-// after it, or both (NormPlacement).
+// A block of a decoder: attention and MLP. Each is a branch that adds to the residual stream x, with a norm at its
+// beginning or at its end:
+//
+//   pre-norm    x ─ norm ─ n ─ layer ─(+x)─ y       y = x + layer(norm(x))      GPT-2, LLaMA, Qwen3
+//   post-norm   x ─ layer ─ z ─ norm ─(+x)─ y       y = x + norm(layer(x))      OLMo 2
+//
+// If the model has dropout, the last layer does not add x; dropout follows it and does: d ─ dropout ─(+x)─ y. The
+// backward pass goes from y to x. All gradients of the residual stream use the same memory: the last layer reads y.dx,
+// and the first one adds the branch's part, which makes it x.dx.
 #pragma once
 
 #include <optional>
@@ -12,15 +19,6 @@
 
 namespace teon {
 
-// The residual stream at one point of the decoder. Branches advance it while they plan.
-struct ResidualStream {
-    Tensor x, dx;            // (N, C) and its gradient, which uses the same memory along the whole stream
-    Tensor dx_maximum = {};  // Ports::din_maximum of the layer that reads x; none if no product reads dx
-    int bias = -1;           // Ports::in_bias of the layer that reads x: row of the last bias added to x; -1: none
-};
-
-// y = x + f(x), where f is a layer with an optional norm before and after it and, if the model has it, dropout at the
-// end.
 template <typename Layer>
 class Branch {
 public:
@@ -29,74 +27,70 @@ public:
            const ParamName& pre, const ParamName& post)
         : C_(c.C),
           label_(label),
-          pre_(norm(c.norm_placement != NormPlacement::post, b, c, pre, " norm")),
+          pre_norm_(norm(c.norm_placement == NormPlacement::pre, b, c, pre, " norm")),
           layer_(b, c, out_std),
-          post_(norm(c.norm_placement != NormPlacement::pre, b, c, post, " post-norm")) {
+          post_norm_(norm(c.norm_placement == NormPlacement::post, b, c, post, " post-norm")) {
         if (c.dropout > 0) dropout_.emplace(c.dropout, c.C, dropout_site(b.layer, place));
     }
 
     const Layer& layer() const { return layer_; }
 
-    // Adds the branch to the stream. y is a tensor named `out`; if `kept`, no recompute policy drops it. The last layer
-    // adds x to its output; in the backward pass, the first layer adds the gradient of y to the gradient of x. The
-    // policy cheap drops the outputs of norms, block also the outputs of products.
-    void plan(ActivationPlan& plan, ResidualStream& stream, const char* out, bool kept) {
-        const ResidualStream y{plan.saved(out, C_,
-                                          kept    ? Drop::never
-                                          : post_ ? Drop::under_cheap
-                                                  : Drop::under_block),
-                               stream.dx, post_ || dropout_ ? Tensor{} : plan.maximum(),
-                               post_ || dropout_ ? -1 : layer_.out_bias()};
-        Ports ports{.in = stream.x,
-                    .din = stream.dx,
-                    .dresidual = stream.dx,
-                    .din_maximum = stream.dx_maximum,
-                    .in_bias = stream.bias};
-        auto plan_inner = [&](auto& layer, const char* suffix, Drop drop, const char* gradient, int out_bias) {
-            ports.out = plan.saved(label_ + suffix, C_, drop);
-            ports.dout = plan.gradient(gradient, C_);
-            const bool is_norm = std::is_same_v<std::remove_cvref_t<decltype(layer)>, Norm>;
-            (is_norm ? ports.out_maximum : ports.dout_maximum) = plan.maximum();
-            layer.plan(plan, ports);
-            ports = {.in = ports.out,
-                     .din = ports.dout,
-                     .in_maximum = ports.out_maximum,
-                     .din_maximum = ports.dout_maximum,
-                     .in_bias = out_bias};
-        };
-        auto plan_last = [&](auto& layer) {
-            ports.out = y.x, ports.residual = stream.x, ports.dout_maximum = y.dx_maximum;
-            ports.dout = dropout_ ? plan.gradient("gradient before dropout", C_) : y.dx;
-            layer.plan(plan, ports);
-            if (dropout_) dropout_->plan({.out = y.x, .din = ports.dout, .dout = y.dx, .residual = stream.x});
-        };
-        if (pre_) plan_inner(*pre_, " norm", Drop::under_cheap, "gradient of norm output", -1);
-        if (post_) {
-            plan_inner(layer_, " output", Drop::under_block, "gradient of norm input", layer_.out_bias());
-            plan_last(*post_);
-        } else {
-            plan_last(layer_);
-        }
-        stream = y;
+    // Connects the layers and returns y. name: that of y. If y is the block's output, no recompute policy drops it.
+    Edge plan(ActivationPlan& plan, const Edge& x, const char* name, bool is_block_output) {
+        return pre_norm_ ? plan_pre_norm(plan, x, name, is_block_output ? Drop::never : Drop::under_block)
+                         : plan_post_norm(plan, x, name, is_block_output ? Drop::never : Drop::under_cheap);
     }
 
     // Calls f(layer) for each layer, in the order of the forward pass.
     template <typename F>
     void for_each(F f) const {
-        if (pre_) f(*pre_);
+        if (pre_norm_) f(*pre_norm_);
         f(layer_);
-        if (post_) f(*post_);
+        if (post_norm_) f(*post_norm_);
         if (dropout_) f(*dropout_);
     }
     template <typename F>
     void for_each_reversed(F f) const {
         if (dropout_) f(*dropout_);
-        if (post_) f(*post_);
+        if (post_norm_) f(*post_norm_);
         f(layer_);
-        if (pre_) f(*pre_);
+        if (pre_norm_) f(*pre_norm_);
     }
 
 private:
+    // x ─ norm ─ n ─ layer ─(+x)─ y
+    Edge plan_pre_norm(ActivationPlan& plan, const Edge& x, const char* name, Drop drop) {
+        Edge y = plan.edge(name, C_, drop, Shared::stream_gradient);
+        Edge n = plan.edge(label_ + " norm", C_, Drop::under_cheap, Shared::norm_output_gradient);
+        n.x_maximum = plan.maximum();
+        if (!dropout_) {
+            y.dx_maximum = plan.maximum();
+            y.bias = layer_.out_bias();
+        }
+        pre_norm_->plan(plan, {.in = x, .out = n, .dresidual = y.dx});
+        layer_.plan(plan, {.in = n, .out = last_output(plan, x, y), .residual = x.x});
+        return y;
+    }
+
+    // x ─ layer ─ z ─ norm ─(+x)─ y
+    Edge plan_post_norm(ActivationPlan& plan, const Edge& x, const char* name, Drop drop) {
+        const Edge y = plan.edge(name, C_, drop, Shared::stream_gradient);
+        Edge z = plan.edge(label_ + " output", C_, Drop::under_block, Shared::norm_input_gradient);
+        z.dx_maximum = plan.maximum();
+        z.bias = layer_.out_bias();
+        layer_.plan(plan, {.in = x, .out = z, .dresidual = y.dx});
+        post_norm_->plan(plan, {.in = z, .out = last_output(plan, x, y), .residual = x.x});
+        return y;
+    }
+
+    // The output of the last layer: y or, if dropout follows, its input, which is in y's memory.
+    Edge last_output(ActivationPlan& plan, const Edge& x, const Edge& y) {
+        if (!dropout_) return y;
+        const Edge d{.x = y.x, .dx = plan.gradient(Shared::dropout_input_gradient, C_)};
+        dropout_->plan({.in = d, .out = y, .residual = x.x});
+        return d;
+    }
+
     std::optional<Norm> norm(bool present, ParamBuilder& b, const DecoderConfig& c, const ParamName& name,
                              const char* suffix) const {
         return present ? std::optional<Norm>(std::in_place, b, c, name, label_ + suffix) : std::nullopt;
@@ -104,9 +98,9 @@ private:
 
     int C_;
     std::string label_;
-    std::optional<Norm> pre_;
+    std::optional<Norm> pre_norm_;
     Layer layer_;
-    std::optional<Norm> post_;
+    std::optional<Norm> post_norm_;
     std::optional<Dropout> dropout_;
 };
 
@@ -119,9 +113,10 @@ public:
 
     const Attention& attention() const { return attention_.layer(); }
 
-    void plan(ActivationPlan& plan, ResidualStream& stream) {
-        attention_.plan(plan, stream, "residual after attention", /*kept=*/false);
-        mlp_.plan(plan, stream, "residual stream", /*kept=*/true);
+    // Returns the block's output.
+    Edge plan(ActivationPlan& plan, const Edge& x) {
+        const Edge y = attention_.plan(plan, x, "residual after attention", /*is_block_output=*/false);
+        return mlp_.plan(plan, y, "residual stream", /*is_block_output=*/true);
     }
 
     template <typename F>

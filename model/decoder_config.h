@@ -10,12 +10,11 @@ namespace teon {
 
 enum class NormKind { layernorm, rmsnorm };
 // Where a block normalizes. f is a branch (attention, MLP) of the residual stream x. pre: x + f(norm(x)). post:
-// x + norm(f(x)). sandwich: x + norm(f(norm(x))).
-enum class NormPlacement { pre, post, sandwich };
+// x + norm(f(x)).
+enum class NormPlacement { pre, post };
 template <>
 inline constexpr auto kEnumNames<NormPlacement> = enum_names<NormPlacement>({{NormPlacement::pre, "pre"},
-                                                                             {NormPlacement::post, "post"},
-                                                                             {NormPlacement::sandwich, "sandwich"}});
+                                                                             {NormPlacement::post, "post"}});
 // RMSNorm of queries and of keys before rotation, over each head or over all heads of a token together.
 enum class QkNorm { none, per_head, all_heads };
 template <>

@@ -20,7 +20,7 @@ DropoutMask dropout_mask(const Pass<T>& p, float probability, int site) {
             .first_sample = p.batch.first_sample};
 }
 
-// The last layer of a branch: out = residual + dropout(in), where `in` is out, which the layer before it wrote.
+// The last layer of a branch: out.x = residual + dropout(in.x), where in.x is the memory of out.x.
 class Dropout {
 public:
     Dropout(float probability, int C, int site) : probability_(probability), C_(C), site_(site) {}
@@ -32,16 +32,16 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        if (p.drops) apply(p, p.at(ports_.out), p.at(ports_.residual), p.at(ports_.out));
+        if (p.drops) apply(p, p.at(ports_.out.x), p.at(ports_.residual), p.at(ports_.in.x));
     }
     // If the layer before it wrote an output again that is kept (post-norms of the MLP do), nothing reads it any more.
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(ports_.out)) forward(p);
+        if (!p.keeps(ports_.out.x)) forward(p);
     }
     template <typename T>
     void backward(const Pass<T>& p) const {
-        apply(p, p.at(ports_.din), static_cast<const T*>(nullptr), p.at(ports_.dout));
+        apply(p, p.at(ports_.in.dx), static_cast<const T*>(nullptr), p.at(ports_.out.dx));
     }
 
 private:

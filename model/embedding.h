@@ -23,25 +23,25 @@ public:
 
     int token_row() const { return token_; }  // row of the parameter table; the weight of a tied head
 
-    // out, dout (N, C): the residual stream and its gradient.
-    void plan(Tensor out, Tensor dout) { out_ = out, dout_ = dout; }
+    // out (N, C): the residual stream before the first block.
+    void plan(const Edge& out) { out_ = out; }
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        embedding_forward(p.at(out_), p.batch.tokens, p.batch.positions, p.weight(token_),
+        embedding_forward(p.at(out_.x), p.batch.tokens, p.batch.positions, p.weight(token_),
                           position_ >= 0 ? p.weight(position_) : nullptr, p.N(), C_, p.stream());
-        drop(p, p.at(out_));
+        drop(p, p.at(out_.x));
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
         const Batch& b = p.batch;
-        drop(p, p.at(dout_));
+        drop(p, p.at(out_.dx));
         if (!p.accumulate && !tied_) clear(p, token_);  // a tied head has overwritten all of it
-        embedding_backward(p.grad(token_), p.at(dout_), b.tokens, b.token_order, p.N(), C_, p.stream());
+        embedding_backward(p.grad(token_), p.at(out_.dx), b.tokens, b.token_order, p.N(), C_, p.stream());
         if (position_ < 0) return;
         if (!p.accumulate) clear(p, position_);
-        embedding_backward(p.grad(position_), p.at(dout_), b.positions, b.position_order, p.N(), C_, p.stream());
+        embedding_backward(p.grad(position_), p.at(out_.dx), b.positions, b.position_order, p.N(), C_, p.stream());
     }
 
 private:
@@ -61,7 +61,7 @@ private:
     int C_, token_ = -1, position_ = -1;
     float dropout_;
     bool tied_;
-    Tensor out_, dout_;
+    Edge out_;
 };
 
 }  // namespace teon

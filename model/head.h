@@ -21,12 +21,12 @@ public:
         linear_.weights = static_cast<double>(c.V) * c.C;
     }
 
-    // in, din (N, C): the final norm's output and its gradient.
-    void plan(ActivationPlan& plan, Tensor in, Tensor din) {
+    // in (N, C): the final norm's output.
+    void plan(ActivationPlan& plan, const Edge& in) {
         const int64_t row_bytes = int64_t{linear_.out} * size_of(plan.run().dtype);
         chunk_ = plan.trains() ? chunk_rows(plan.N(), plan.run().head_rows, row_bytes) : plan.run().B;
-        in_ = in, din_ = din;
-        logits_ = plan.shared_bytes("logits chunk", chunk_ * row_bytes);
+        in_ = in;
+        logits_ = plan.shared_bytes(Shared::logits, chunk_ * row_bytes);
     }
 
     double flops() const { return linear_.flops(); }
@@ -39,11 +39,11 @@ public:
             const int rows = std::min(chunk_, p.N() - begin);
             const int64_t at = int64_t{begin} * linear_.in;
             T* logits = p.at(logits_);
-            linear_.forward(p, logits, p.at(in_) + at, rows);
+            linear_.forward(p, logits, p.at(in_.x) + at, rows);
             classifier(logits, losses + begin, p.batch.targets + begin, rows, V_, linear_.out, grad_scale,
                        with_gradient, p.stream());
             if (with_gradient)
-                linear_.backward(p, p.at(din_) + at, logits, p.at(in_) + at, rows, p.accumulate || begin > 0);
+                linear_.backward(p, p.at(in_.dx) + at, logits, p.at(in_.x) + at, rows, p.accumulate || begin > 0);
         }
     }
 
@@ -53,7 +53,7 @@ public:
         for (int begin = 0; begin < rows; begin += chunk_) {
             const int n = std::min(chunk_, rows - begin);
             const int64_t at = int64_t{first + begin * step} * linear_.in;
-            linear_.forward(p, p.at(logits_), p.at(in_) + at, n, /*addend=*/nullptr, int64_t{step} * linear_.in);
+            linear_.forward(p, p.at(logits_), p.at(in_.x) + at, n, /*addend=*/nullptr, int64_t{step} * linear_.in);
             for (int i = 0; i < n; ++i)
                 cast(out + int64_t{begin + i} * V_, p.at(logits_) + int64_t{i} * linear_.out, V_, p.stream());
         }
@@ -75,7 +75,8 @@ private:
 
     int V_, chunk_ = 0;
     Linear linear_;  // weight (Vp, C)
-    Tensor in_, logits_, din_;
+    Edge in_;
+    Tensor logits_;
 };
 
 }  // namespace teon

@@ -23,21 +23,15 @@ std::vector<Block> DecoderLayers::make_blocks(ParamBuilder& b, const DecoderConf
 
 ActivationPlan DecoderLayers::plan(const DecoderRun& run, Purpose purpose) {
     ActivationPlan plan(run, purpose, static_cast<int>(blocks_.size()));
-    ResidualStream stream{plan.saved("residual stream", width_, Drop::never),
-                          plan.gradient("gradient of residual stream", width_)};
-    embedding_.plan(stream.x, stream.dx);
+    Edge x = plan.edge("residual stream", width_, Drop::never, Shared::stream_gradient);
+    embedding_.plan(x);
     for (size_t l = 0; l < blocks_.size(); ++l) {
         plan.begin_block(static_cast<int>(l));
-        blocks_[l].plan(plan, stream);
+        x = blocks_[l].plan(plan, x);
     }
-    const Ports ends{.in = stream.x,
-                     .out = plan.saved("final norm", width_, Drop::never),
-                     .din = stream.dx,
-                     .dout = plan.gradient("gradient of norm output", width_),
-                     .din_maximum = stream.dx_maximum,
-                     .in_bias = stream.bias};
-    final_norm_.plan(plan, ends);
-    head_.plan(plan, ends.out, ends.dout);
+    const Edge normed = plan.edge("final norm", width_, Drop::never, Shared::norm_output_gradient);
+    final_norm_.plan(plan, {.in = x, .out = normed});
+    head_.plan(plan, normed);
     plan.set_offsets();
     return plan;
 }

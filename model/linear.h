@@ -56,10 +56,12 @@ struct Linear {
                               {},
                               {}};
         };
-        x_ = operand(x_maximum), dy_ = operand(dy_maximum), w_ = operand({});
-        x_.copy = x_.transposed = plan.shared_bytes("FP8 input of a product", plan.N() * in);
-        dy_.copy = plan.gradient_bytes("FP8 gradient", plan.N() * out);
-        dy_.transposed = plan.gradient_bytes("FP8 gradient, transposed", plan.N() * out);
+        x_ = operand(x_maximum);
+        dy_ = operand(dy_maximum);
+        w_ = operand({});
+        x_.copy = x_.transposed = plan.shared_bytes(Shared::fp8_input, plan.N() * in);
+        dy_.copy = plan.gradient_bytes(Shared::fp8_gradient, plan.N() * out);
+        dy_.transposed = plan.gradient_bytes(Shared::fp8_gradient_transposed, plan.N() * out);
         const int64_t bytes = int64_t{out} * in;
         keeps_fp8_weight_ = run.keeps_fp8_weights;
         if (keeps_fp8_weight_) {
@@ -67,7 +69,7 @@ struct Linear {
             w_.copy = plan.own_bytes(name, bytes);
             w_.transposed = plan.own_bytes(name + ", transposed", bytes);
         } else {
-            w_.copy = w_.transposed = plan.shared_bytes("FP8 weight", bytes);
+            w_.copy = w_.transposed = plan.shared_bytes(Shared::fp8_weight, bytes);
         }
     }
 

@@ -32,21 +32,21 @@ public:
     void plan(ActivationPlan& plan, const Ports& ports) {
         ports_ = ports;
         after_maximum_ = plan.maximum(), dbefore_maximum_ = plan.maximum();
-        up_.plan(plan, ports.in_maximum, dbefore_maximum_);
-        down_.plan(plan, after_maximum_, ports.dout_maximum);
+        up_.plan(plan, ports.in.x_maximum, dbefore_maximum_);
+        down_.plan(plan, after_maximum_, ports.out.dx_maximum);
         fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
         // An epilogue can be recomputed only with its product.
         after_ = plan.saved("MLP after activation", F_, fused_ ? Drop::under_block : Drop::under_cheap);
-        dafter_ = dbefore_ = plan.gradient("gradient of MLP activation", F_);
-        if (up_.out != F_) dbefore_ = plan.gradient("gradient before activation", up_.out);
+        dafter_ = dbefore_ = plan.gradient(Shared::mlp_gradient, F_);
+        if (up_.out != F_) dbefore_ = plan.gradient(Shared::mlp_gated_gradient, up_.out);
         switch (kind_) {
             case MlpKind::gelu:
             case MlpKind::gelu_erf:
             case MlpKind::relu2:
                 if (fused_) break;
                 scratch_ = plan.gradient_bytes(
-                    "activation gradient scratch",
+                    Shared::activation_scratch,
                     static_cast<int64_t>(activation_scratch_bytes(kind_, static_cast<int>(plan.N()), F_)));
                 up_.bias_summed = true;
                 break;
@@ -57,7 +57,7 @@ public:
 
     double flops(int) const { return up_.flops() + down_.flops(); }
     double recompute_flops(const ActivationPlan& plan, int) const {
-        return (plan.keeps(before_) ? 0 : up_.flops()) + (plan.keeps(ports_.out) ? 0 : down_.flops());
+        return (plan.keeps(before_) ? 0 : up_.flops()) + (plan.keeps(ports_.out.x) ? 0 : down_.flops());
     }
 
     template <typename T>
@@ -73,15 +73,16 @@ public:
         } else if (!p.keeps(after_)) {
             activate(p);
         }
-        if (!p.keeps(ports_.out)) down(p);
+        if (!p.keeps(ports_.out.x)) down(p);
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(ports_.dout), p.at(after_), p.N(), p.accumulate,
+        down_.backward(p, p.at(dafter_), p.at(ports_.out.dx), p.at(after_), p.N(), p.accumulate,
                        /*addend=*/nullptr, fused_ ? p.at(before_) : nullptr);
         if (!fused_) activate_backward(p);
-        up_.backward(p, p.at(ports_.din), p.at(dbefore_), p.at(ports_.in), p.N(), p.accumulate, p.at(ports_.dresidual));
+        up_.backward(p, p.at(ports_.in.dx), p.at(dbefore_), p.at(ports_.in.x), p.N(), p.accumulate,
+                     p.at(ports_.dresidual));
     }
 
 private:
@@ -102,13 +103,13 @@ private:
     // The product to width F and the activation function.
     template <typename T>
     void up(const Pass<T>& p) const {
-        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(ports_.in), p.N());
-        up_.forward(p, p.at(before_), p.at(ports_.in), p.N());
+        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(ports_.in.x), p.N());
+        up_.forward(p, p.at(before_), p.at(ports_.in.x), p.N());
         activate(p);
     }
     template <typename T>
     void down(const Pass<T>& p) const {
-        down_.forward(p, p.at(ports_.out), p.at(after_), p.N(), p.residual(ports_));
+        down_.forward(p, p.at(ports_.out.x), p.at(after_), p.N(), p.residual(ports_));
     }
     template <typename T>
     void activate(const Pass<T>& p) const {

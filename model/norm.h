@@ -23,7 +23,7 @@ public:
         const int N = static_cast<int>(plan.N());
         if (centered()) mean_ = plan.saved_floats(label_ + " mean", 1, Drop::under_block);
         rstd_ = plan.saved_floats(label_ + " 1/std", 1, Drop::under_block);
-        scratch_ = plan.gradient_bytes("norm gradient scratch",
+        scratch_ = plan.gradient_bytes(Shared::norm_scratch,
                                        static_cast<int64_t>(centered() ? layernorm_backward_scratch_bytes(N, C_)
                                                                        : rmsnorm_backward_scratch_bytes(N, C_)));
     }
@@ -33,9 +33,11 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        T* out = p.at(ports_.out);
-        float* maximum = p.floats(ports_.out_maximum);
-        const T *residual = p.residual(ports_), *x = p.at(ports_.in), *weight = p.weight(weight_);
+        T* out = p.at(ports_.out.x);
+        float* maximum = p.floats(ports_.out.x_maximum);
+        const T* residual = p.residual(ports_);
+        const T* x = p.at(ports_.in.x);
+        const T* weight = p.weight(weight_);
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_forward(out, p.floats(mean_), p.floats(rstd_), residual, x, weight, p.weight(bias_),
@@ -47,17 +49,19 @@ public:
 
     template <typename T>
     void recompute(const Pass<T>& p) const {
-        if (!p.keeps(ports_.out) || !p.keeps(rstd_)) forward(p);
+        if (!p.keeps(ports_.out.x) || !p.keeps(rstd_)) forward(p);
     }
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        T* dx = p.at(ports_.din);
-        const T *dout = p.at(ports_.dout), *dresidual = p.at(ports_.dresidual), *x = p.at(ports_.in);
+        T* dx = p.at(ports_.in.dx);
+        const T* dout = p.at(ports_.out.dx);
+        const T* dresidual = p.at(ports_.dresidual);
+        const T* x = p.at(ports_.in.x);
         const T* weight = p.weight(weight_);
         void* scratch = p.bytes(scratch_);
-        float* maximum = p.floats(ports_.din_maximum);
-        float* in_bias = ports_.in_bias >= 0 ? p.grad(ports_.in_bias) : nullptr;
+        float* maximum = p.floats(ports_.in.dx_maximum);
+        float* in_bias = ports_.in.bias >= 0 ? p.grad(ports_.in.bias) : nullptr;
         switch (kind_) {
             case NormKind::layernorm:
                 return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), in_bias, scratch, dout, dresidual, x,

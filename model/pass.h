@@ -3,7 +3,7 @@
 // Every layer of a block (norm.h, attention.h, mlp.h) has the same interface, so that training, recomputation,
 // planning and generation walk one list:
 //   constructor(ParamBuilder&, ...)     declares its parameters
-//   plan(ActivationPlan&, const Ports&) declares its internal tensors; the block (block.h) has declared the ports'
+//   plan(ActivationPlan&, const Ports&) declares its internal tensors; the block (block.h) has declared the edges
 //   forward(pass), recompute(pass), backward(pass)
 //   flops(T)                          FLOPs of forward for one token in a sequence of T, without elementwise work
 //   recompute_flops(plan, T)          FLOPs of recompute, likewise
@@ -16,13 +16,10 @@
 
 namespace teon {
 
-// The inputs and outputs of a layer f, each (N, C): out = f(in) + residual, and din = dout f'(in) + dresidual.
+// The edges of a layer f: out.x = f(in.x) + residual, and in.dx = out.dx f'(in.x) + dresidual; each (N, C).
 struct Ports {
-    Tensor in = {}, out = {}, din = {}, dout = {};
-    Tensor residual = {}, dresidual = {};  // may be none; dresidual may be din
-    // FP8: where the writer of the tensor stores its absolute maximum; may be none. Norms write out's and din's.
-    Tensor in_maximum = {}, out_maximum = {}, din_maximum = {}, dout_maximum = {};
-    int in_bias = -1;  // row of the last bias added to `in`; LayerNorm sums its gradient; -1: none
+    Edge in, out;
+    Tensor residual = {}, dresidual = {};  // may be none; dresidual may be in.dx
 };
 
 template <typename T>

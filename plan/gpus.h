@@ -9,8 +9,8 @@
 
 namespace teon {
 
-// About two standard deviations of log(predicted / measured) over the published steps in bench/measured_gpu.toml, all
-// of which are within it (test/programs/test_plan.py).
+// About two standard deviations of log(predicted / measured) over the published steps in bench/published_steps.toml,
+// all of which are within it (test/programs/test_plan.py).
 constexpr double kStepTimeSpread = 0.13;
 // For GPUs whose rates follow from their data sheets alone; no published step of theirs was compared.
 constexpr double kDataSheetSpread = 0.4;

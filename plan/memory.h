@@ -9,9 +9,9 @@
 
 namespace teon {
 
-// Plans for `bytes` of device memory. one_pass_multiprocessors: DecoderRun's. Throws UsageError that names the memory
+// Plans for `bytes` of device memory. Throws UsageError that names the memory
 // needed by category and the flags that lower it.
-void plan_memory(RunPlan& plan, int64_t bytes, int one_pass_multiprocessors = 0);
+void plan_memory(RunPlan& plan, int64_t bytes);
 
 // Returns the bytes of the device that a run may use: a share of the free memory or, with several ranks, of the total,
 // because all ranks must make the same plan. Local ranks on a CPU divide their machine's memory.

@@ -124,10 +124,9 @@ std::string plan_report(const RunPlan& p) {
                  : fmt::format("activations of {} of {} blocks{}, {} to the host and back in each micro-batch",
                                p.run.offloaded_blocks, c.L, o.offload_blocks ? "" : " (the fewest that fit)",
                                bytes_text(static_cast<double>(p.activations.offloaded_bytes()))));
-    for (const ActivationRow& row : p.activations.rows())
-        if (row.name == "logits chunk")
-            line("head", fmt::format("{} rows of logits at a time, {}", row.bytes / (c.Vp() * size_of(p.run.dtype)),
-                                     bytes_text(static_cast<double>(row.bytes))));
+    const int64_t logits_bytes = p.activations.shared_bytes(Shared::logits);
+    line("head", fmt::format("{} rows of logits at a time, {}", logits_bytes / (c.Vp() * size_of(p.run.dtype)),
+                             bytes_text(static_cast<double>(logits_bytes))));
     if (ranks > 1)
         line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)",
                                      p.sharding >= Sharding::gradients && p.micro_steps > 1

@@ -20,22 +20,14 @@ __device__ __forceinline__ int fresh(int x) {
 
 // A tile of ROWS x COLS elements. Chunk c (8 elements, 16 bytes) of row r is stored in the place of chunk c ^ (r % 8).
 // Therefore 8 rows of one column of chunks, which ldmatrix reads at once, are in different banks, and so are 8
-// neighbouring chunks of one row, which copies write at once. LEAN: spends instructions rather than registers on
-// addresses.
-template <typename T, int ROWS, int COLS, int THREADS, bool LEAN = false>
+// neighbouring chunks of one row, which copies write at once.
+template <typename T, int ROWS, int COLS, int THREADS>
 struct TensorTile {
     static constexpr int kChunks = COLS / 8;
     static constexpr int kElements = ROWS * COLS;
     static_assert(ROWS % 16 == 0 && kChunks % 8 == 0);
     T* memory;
 
-    static __device__ __forceinline__ int this_thread() {
-        const int thread = static_cast<int>(threadIdx.x);
-        return LEAN ? fresh(thread) : thread;
-    }
-    static __device__ __forceinline__ int this_lane() {
-        return LEAN ? static_cast<int>(threadIdx.x % 32) : lane_of_thread();
-    }
     __device__ __forceinline__ T* chunk(int row, int c) const { return memory + row * COLS + (c ^ (row % 8)) * 8; }
 
     // All threads of the block call this. Starts to copy `rows` rows of `columns` elements (a multiple of 8), `stride`
@@ -43,14 +35,14 @@ struct TensorTile {
     // first_chunk().
     __device__ __forceinline__ void start_copy(const T* first, int64_t stride, int rows, int columns = COLS) const {
         constexpr int kStep = THREADS / kChunks;  // a multiple of 8: a thread's chunks are kStep * COLS apart
-        const int thread = this_thread(), row = thread / kChunks, column = thread % kChunks;
+        const int thread = static_cast<int>(threadIdx.x), row = thread / kChunks, column = thread % kChunks;
         T* const to = chunk(row, column);
         if (column * 8 >= columns) rows = 0;
 #pragma unroll
         for (int i = 0; i < ROWS; i += kStep) cp_async<16>(to + i * COLS, first + i * stride, row < rows - i);
     }
     static __device__ __forceinline__ const T* first_chunk(const T* rows, int64_t stride) {
-        const int thread = this_thread();
+        const int thread = static_cast<int>(threadIdx.x);
         return rows + thread / kChunks * stride + thread % kChunks * 8;
     }
 
@@ -58,35 +50,30 @@ struct TensorTile {
     __device__ __forceinline__ TensorTile from(int row) const { return {memory + row * COLS}; }
 
     // The address of chunk 2 k + c (c = 0 or 1) of row `row` + lane_row, where row is a multiple of 8. The tile is
-    // 256-byte aligned, so k only flips bits of an address that depends on the lane alone. If LEAN, these are bits of
-    // an offset, which depends on no property of the tile but COLS.
+    // 256-byte aligned, so k only flips bits of an address that depends on the lane alone.
     __device__ __forceinline__ SharedAddress address(int row, int lane_row, int k, int c) const {
-        if constexpr (LEAN) {
-            const int in_tile = (lane_row * COLS + (c ^ (lane_row % 8)) * 8) * static_cast<int>(sizeof(T));
-            return SharedAddress(memory) + ((in_tile ^ 32 * k) + row * COLS * static_cast<int>(sizeof(T)));
-        }
         return (SharedAddress(chunk(lane_row, c)) ^ 32 * k) + row * COLS * static_cast<int>(sizeof(T));
     }
 
     // Loads operand A: rows [row, row + 16), columns [16 k, 16 k + 16).
     __device__ __forceinline__ void load_a(uint32_t (&a)[4], int row, int k) const {
-        const int lane = this_lane();
+        const int lane = lane_of_thread();
         ldmatrix_x4(a, address(row, lane % 16, k, lane / 16));
     }
     // Loads operand A transposed: its columns are rows [row, row + 16) of the tile, its rows columns [16 m, 16 m + 16).
     __device__ __forceinline__ void load_a_of_columns(uint32_t (&a)[4], int row, int m) const {
-        const int lane = this_lane();
+        const int lane = lane_of_thread();
         ldmatrix_x4_trans(a, address(row, lane % 8 + lane / 16 * 8, m, lane / 8 % 2));
     }
     // Loads two operands B whose columns are rows [row, row + 16) of the tile: {b[0], b[1]} and {b[2], b[3]}. Their
     // rows are the tile's columns [16 k, 16 k + 16).
     __device__ __forceinline__ void load_b_of_rows(uint32_t (&b)[4], int row, int k) const {
-        const int lane = this_lane();
+        const int lane = lane_of_thread();
         ldmatrix_x4(b, address(row, lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
     }
     // Loads two operands B whose rows are rows [row, row + 16) of the tile, for columns [16 n, 16 n + 16).
     __device__ __forceinline__ void load_b(uint32_t (&b)[4], int row, int n) const {
-        const int lane = this_lane();
+        const int lane = lane_of_thread();
         ldmatrix_x4_trans(b, address(row, lane % 16, n, lane / 16));
     }
 
@@ -96,7 +83,7 @@ struct TensorTile {
     template <int M>
     __device__ __forceinline__ void store(T* global, int64_t stride, int rows,
                                           const float (&sum)[M][COLS / 8][4]) const {
-        const int lane = this_thread() % 32;
+        const int lane = lane_of_thread();
         __syncwarp();
 #pragma unroll
         for (int m = 0; m < M; m++) {

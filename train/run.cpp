@@ -8,7 +8,6 @@
 
 #include "base/standard_streams.h"
 #include "base/text.h"
-#include "kernels/attention_flash.h"
 #include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/gpus.h"
@@ -68,11 +67,10 @@ void print_plan(const ModelFamily& family, Options options) {
     const DeviceInfo* gpu = nullptr;
     for (const KnownGpu& known : known_gpus())
         if (known.name == options.plan_for) gpu = &known.device;
-    const int multiprocessors = gpu ? flash_attention_one_pass_multiprocessors(*gpu) : 0;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
     if (gpu) check_device(plan.run, *gpu);
-    plan_memory(plan, options.memory ? options.memory : usable, multiprocessors);
+    plan_memory(plan, options.memory ? options.memory : usable);
     if (gpu)
         print_output(
             fmt::format("{:<12}{}\n", "device",
@@ -125,8 +123,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
             plan = plan_run(family, options, is_cuda(), launch.size);
             if (resume) start.changes = check_unchanged(plan, resume->state);
         }
-        plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
-                    flash_attention_one_pass_multiprocessors(device));
+        plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size));
         check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
         if (options.verify_data)
             on_rank_0(context, [&] {

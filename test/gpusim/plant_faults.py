@@ -87,11 +87,11 @@ SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  #
 # Replaces the n-th match of this kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
 Fault = collections.namedtuple("Fault", "kind kernel n tests words")
 FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_gradient_kernelILi64"
-QUERIES, ONE_PASS = rb"flash_attention_query_gradient_kernelILi64", rb"flash_attention_one_pass_kernel"
+QUERIES = rb"flash_attention_query_gradient_kernelILi64"
 HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention_hopper_key_gradient_kernelILi64"
 HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
 ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
-FLASH, PASS = "kernels/attention_flash: many tiles*", "kernels/attention_flash: one backward pass errs*"
+FLASH = "kernels/attention_flash: many tiles*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
 QK, ROTARY, REDUCE = "kernels/qk_norm: forward and*", "kernels/rotary: forward and*", "kernels/reduce: sums*"
@@ -100,7 +100,6 @@ SYMMETRIC, SWIGLU = "runtime/symmetric_product: equals*", "kernels/swiglu: forwa
 FAULTS = [
     Fault("no barrier", FORWARD, 0, FLASH, RACE),
     Fault("no barrier", KEYS, 1, FLASH, RACE),
-    Fault("no barrier", ONE_PASS, 1, PASS, RACE),
     Fault("no barrier", rb"symmetric_product_kernel", 1, SYMMETRIC, RACE),
     Fault("no barrier", rb"attention_decode_kernel", 0, DECODE, UNWRITTEN),
     Fault("no barrier", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
@@ -112,13 +111,11 @@ FAULTS = [
     Fault("no __syncwarp", QUERIES, 1, FLASH, RACE),
     Fault("__syncwarp of lane 0", KEYS, 0, FLASH, "is not in its own mask"),
     Fault("waiting for one copy too few", FORWARD, 0, FLASH, COPYING),
-    Fault("waiting for one copy too few", ONE_PASS, 0, PASS, COPYING),
     Fault("copies not committed", KEYS, 0, FLASH, COPYING),
     Fault("half a copy", rb"symmetric_product_kernel", 0, SYMMETRIC, "are to be read of a copy of 8"),
     Fault("no wait for earlier kernels", rb"activation_forward_kernel.*4Gelu", 0, GELU, EARLY),
     Fault("no wait for earlier kernels", rb"norm_forward_kernel", 0, NORM, EARLY),
     Fault("no wait for earlier kernels", rb"rotary_kernel", 0, ROTARY, EARLY),
-    Fault("no wait for earlier kernels", ONE_PASS, 0, PASS, EARLY),
     Fault(">= becomes >", rb"activation_forward_kernel.*4Gelu", 0, GELU, "after the last element"),
     Fault(">= becomes >", rb"rotary_kernel", 0, ROTARY, BEYOND),
     Fault(">= becomes >", rb"reduce_final_kernel", 0, REDUCE, WRONG),
@@ -135,12 +132,10 @@ FAULTS = [
     Fault("the wrong dimension", rb"transpose_kernel", 0, "runtime/decompositions: svd rec*", ""),
     Fault("the other coordinate", FORWARD, 0, FLASH, ""),
     Fault("a misaligned vector", rb"norm_forward_kernel", 0, NORM, ALIGNED),
-    Fault("a misaligned vector", ONE_PASS, 0, PASS, ALIGNED),
     Fault("truncation", rb"norm_forward_kernel", 0, NORM, WRONG),
     Fault("truncation", rb"cast_kernel", 0, "kernels/fill: casts*", WRONG),
     Fault("truncation of pairs", FORWARD, 0, "kernels/attention_flash: errs*", WRONG),
     Fault("wrong mma operand", FORWARD, 0, FLASH, WRONG),
-    Fault("wrong mma operand", ONE_PASS, 3, PASS, WRONG),
     Fault("wrong mma columns", rb"symmetric_product_kernel", 0, SYMMETRIC, WRONG),
     Fault("wrong accumulators", KEYS, 9, FLASH, WRONG),
     Fault("ldmatrix not transposed", FORWARD, 0, FLASH, WRONG),

@@ -11,7 +11,7 @@ using namespace teon::test;
 namespace {
 
 // *dbias: the bias gradient before the call, replaced by that after it. nullptr: no bias gradient.
-AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in, int one_pass_heads = 0,
+AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in,
                                 std::vector<float>* dbias = nullptr, bool accumulate = false) {
     Stream stream;
     Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
@@ -19,11 +19,11 @@ AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<b
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream), bias(dbias ? *dbias : std::vector<float>(), stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
-    const size_t bytes = flash_attention_scratch_bytes(s, one_pass_heads, dbias != nullptr);
+    const size_t bytes = flash_attention_scratch_bytes(s, dbias != nullptr);
     Guarded<std::byte> scratch(static_cast<int64_t>(bytes), stream);
     flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
     flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents, s,
-                             stream, one_pass_heads, dbias ? bias.data() : nullptr, accumulate);
+                             stream, dbias ? bias.data() : nullptr, accumulate);
     scratch.get();  // checks the canaries
     if (dbias) *dbias = bias.get();
     return {out.get(), lse.get(), dqkv.get()};
@@ -206,92 +206,39 @@ TEST_CASE("kernels/attention_flash: the same bits on any number of OS threads") 
     }
 }
 
-// T around multiples of the tile sizes 16, 32, 128 and 256, and enough keys to add to dQ twice.
-TEST_CASE("kernels/attention_flash: one backward pass errs within the tolerance of two passes") {
-    constexpr int kHeads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}};
-    int turn = 0;
-    for (int T : {1, 31, 97, 128, 129, 256, 257, 300, 600}) {
-        auto [NH, NKV] = kHeads[T == 600 ? 1 : turn % 4];
-        const AttentionShape s{turn % 2 + 1, T, NH, NKV, 64};
-        const AttentionInputs<bf16> in = random_inputs<bf16>(s, 430 + 10 * turn);
-        close_to_naive_bf16(s, in, run_flash(s, in, turn % 3 + 1));
-        turn++;
-    }
-    const AttentionShape s{1, 300, 2, 1, 64};  // scores far beyond the range of exp
-    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 530, 30.0);
-    close_to_naive_bf16(s, in, run_flash(s, in, 1));
-}
-
-TEST_CASE("kernels/attention_flash: one backward pass gives the same bits for any number of heads in flight") {
-    const AttentionShape s{2, 530, 2, 1, 64};
-    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 540);
-    auto bytes = [&](int heads) { return bytes_of(run_flash(s, in, heads).dqkv); };
-    REQUIRE(same_with_any_threads([&] { return bytes(2); }));
-    REQUIRE(bytes(1) == bytes(2));
-    REQUIRE(bytes(7) == bytes(2));
-}
-
 // Tiles that end inside a warp's rows, tiles that end with a sequence, and every kernel that writes gradients.
 TEST_CASE(
     "kernels/attention_flash: the bias gradient is the column sums of the gradient, overwriting or accumulating") {
     int turn = 0;
     for (int T : {1, 33, 128, 300})
-        for (int HS : {64, 128})
-            for (int one_pass_heads : {0, 2}) {
-                if (one_pass_heads > 0 && HS != 64) continue;
-                const AttentionShape s{2, T, 4, 2, HS};
-                AttentionInputs<bf16> in = random_inputs<bf16>(s, 600 + 10 * turn);
-                if (turn++ % 3 == 1) in.doc_start = random_documents(s.B, s.T, turn);
-                INFO(describe(s) << ", one pass: " << one_pass_heads);
-                const int64_t width = s.qkv_width();
-                std::vector<float> fresh(width, NAN), added = random_values<float>(width, 7), before = added;
-                const AttentionResult<bf16> r = run_flash(s, in, one_pass_heads, &fresh);
-                REQUIRE(same_bits(run_flash(s, in, one_pass_heads, &added, true).dqkv, r.dqkv));
-                REQUIRE(same_bits(run_flash(s, in, one_pass_heads).dqkv, r.dqkv));
-                // The sums are float sums of the elements before these are rounded to bf16.
-                std::vector<double> sums(width), tolerance(width), sums_added;
-                for (size_t i = 0; i < r.dqkv.size(); i++) {
-                    const double x = static_cast<float>(r.dqkv[i]);
-                    sums[i % width] += x;
-                    tolerance[i % width] += 1.01 * kUnitRoundoff<bf16> * std::abs(x) + 1e-6;
-                }
-                for (int64_t i = 0; i < width; i++) sums_added.push_back(sums[i] + before[i]);
-                REQUIRE(compare(fresh, sums, tolerance));
-                REQUIRE(compare(added, sums_added, tolerance));
+        for (int HS : {64, 128}) {
+            const AttentionShape s{2, T, 4, 2, HS};
+            AttentionInputs<bf16> in = random_inputs<bf16>(s, 600 + 10 * turn);
+            if (turn++ % 3 == 1) in.doc_start = random_documents(s.B, s.T, turn);
+            INFO(describe(s));
+            const int64_t width = s.qkv_width();
+            std::vector<float> fresh(width, NAN), added = random_values<float>(width, 7), before = added;
+            const AttentionResult<bf16> r = run_flash(s, in, &fresh);
+            REQUIRE(same_bits(run_flash(s, in, &added, true).dqkv, r.dqkv));
+            REQUIRE(same_bits(run_flash(s, in).dqkv, r.dqkv));
+            // The sums are float sums of the elements before these are rounded to bf16.
+            std::vector<double> sums(width), tolerance(width), sums_added;
+            for (size_t i = 0; i < r.dqkv.size(); i++) {
+                const double x = static_cast<float>(r.dqkv[i]);
+                sums[i % width] += x;
+                tolerance[i % width] += 1.01 * kUnitRoundoff<bf16> * std::abs(x) + 1e-6;
             }
-}
-
-TEST_CASE("kernels/attention_flash: one backward pass is used if heads fill the device, and never for documents") {
-    const int multiprocessors = 132;
-    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, multiprocessors) ==
-            multiprocessors);  // 768 heads in 6 rounds
-    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 64}, 0) == 0);
-    REQUIRE(flash_attention_one_pass_heads({64, 1000, 12, 12, 64}, multiprocessors) == 0);
-    REQUIRE(flash_attention_one_pass_heads({64, 1024, 12, 12, 128}, multiprocessors) == 0);
-    REQUIRE(flash_attention_one_pass_heads({12, 1024, 12, 12, 64}, multiprocessors) == 0);  // 144: a second round of 12
-    REQUIRE(flash_attention_one_pass_heads({10, 1024, 24, 12, 64}, multiprocessors) == multiprocessors);
-    DeviceInfo device;
-    device.is_gpu = true, device.multiprocessors = 108;
-    const auto multiprocessors_of = [&](int capability, size_t shared) {
-        device.compute_capability = capability, device.block_shared_bytes = shared;
-        return flash_attention_one_pass_multiprocessors(device);
-    };
-    REQUIRE(multiprocessors_of(80, 163 << 10) == 108);
-    REQUIRE(multiprocessors_of(89, 99 << 10) == 0);
-    REQUIRE(multiprocessors_of(90, 227 << 10) == 0);  // two passes with wgmma
-    const AttentionShape s{1, 300, 2, 1, 64};
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 550);
-    in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
-    REQUIRE(same_bits(run_flash(s, in, 1).dqkv, run_flash(s, in).dqkv));
-    REQUIRE_THROWS_AS(run_flash({1, 4, 1, 1, 128}, random_inputs<bf16>({1, 4, 1, 1, 128}, 560), 1), Error);
+            for (int64_t i = 0; i < width; i++) sums_added.push_back(sums[i] + before[i]);
+            REQUIRE(compare(fresh, sums, tolerance));
+            REQUIRE(compare(added, sums_added, tolerance));
+        }
 }
 
 TEST_CASE(
-    "kernels/attention_flash: scratch holds two floats per row, for one pass dQ of the heads in flight, for a bias "
-    "gradient sums of 16 rows; unsupported shapes are refused") {
+    "kernels/attention_flash: scratch holds two floats per row, for a bias gradient sums of 16 rows; "
+    " unsupported shapes are refused") {
     REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}) == size_t{8} * 12 * 8192 * 8);
-    REQUIRE(flash_attention_scratch_bytes({8, 1000, 12, 6, 64}, 48) == 8 * 12 * 1000 * 8 + size_t{48} * 2 * 1024 * 256);
-    REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}, 0, true) ==
+    REQUIRE(flash_attention_scratch_bytes({8, 8192, 12, 12, 64}, true) ==
             size_t{8} * 12 * 8192 * 8 + size_t{8} * 8192 / 16 * 2304 * 4);
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 64}, DType::bf16));
     REQUIRE(flash_attention_supports({1, 5, 4, 2, 128}, DType::bf16));

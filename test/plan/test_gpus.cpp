@@ -1,6 +1,5 @@
 #include "plan/gpus.h"
 
-#include "kernels/attention_flash.h"
 #include "plan/step_time.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
@@ -24,13 +23,13 @@ TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever 
         const bool is_large = gpu.device.total_bytes > size_t{70} << 30;
         if (!is_large) {
             RunPlan plan = plan_run(kLlama, small, true, 1);
-            plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_multiprocessors(gpu.device));
+            plan_memory(plan, usable_bytes(gpu.device, 1, 1));
             REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
             REQUIRE(plan.run.attention == AttentionKind::flash);
             continue;
         }
         RunPlan plan = plan_run(kLlama, o, true, 1);
-        plan_memory(plan, usable_bytes(gpu.device, 1, 1), flash_attention_one_pass_multiprocessors(gpu.device));
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1));
         REQUIRE(plan.run.dtype == DType::bf16);
         REQUIRE(plan.run.attention == AttentionKind::flash);
         REQUIRE(plan.options.batch_tokens == 524288);

@@ -98,7 +98,8 @@ class ResumeTest(RunCase):
 
     def test_every_optimizer_resumes_to_the_same_bits(self):
         for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
-                             ["soap", "--soap-frequency", 10], ["soap", "--soap-max-dim", 16], ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+                             ["soap", "--soap-frequency", 10], ["soap", "--soap-max-dim", 16],
+                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name, flags=flags):
                 flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
                 for out in ("whole", "cut"):
