@@ -291,8 +291,8 @@ def update_of_part(x, v, group, lr):
         v = v.flatten(2, 3).flatten(0, 1)
         factor = group["update_rms"] or factor
     if v is None or not group["update_rms"]:  # else the root mean square is given
-        # Slices of a semi-orthogonal unfolding have a mean square norm of its short side / K. The heads together get the
-        # size of the whole matrix's update or, with rms_match, of Muon's.
+        # Slices of a semi-orthogonal unfolding have a mean square norm of its short side / K. The heads together get
+        # the size of the whole matrix's update or, with rms_match, of Muon's.
         rows, columns = z.shape[-2:]
         whole = min(rows * heads, columns) if order == UNFOLDED[1] else min(rows, columns * heads)
         wanted = min(m, n) if group["rms_match"] else whole / K
