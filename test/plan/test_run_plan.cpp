@@ -252,11 +252,11 @@ TEST_CASE("plan/run_plan: the report says if the sharding sums micro-batches in 
         for (const char* shard : {"none", "optimizer", "gradients", "all"})
             for (const int micro_batches : {1, 4}) {
                 const std::string tokens = std::to_string(micro_batches * 2 * 16 * 1024);
-                const RunPlan plan = make_plan(
-                    kGpt2,
-                    *parse({"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--steps", "10", "--batch-tokens",
-                            tokens, "--shard", shard, "--matmul-dtype", products}),
-                    true, int64_t{1} << 40, 2);
+                const RunPlan plan =
+                    make_plan(kGpt2,
+                              *parse({"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--steps", "10",
+                                      "--batch-tokens", tokens, "--shard", shard, "--matmul-dtype", products}),
+                              true, int64_t{1} << 40, 2);
                 const std::string words = "adds micro-batches after ranks: other last bits than none and optimizer";
                 INFO(shard << ", " << micro_batches << " micro-batches, " << products);
                 REQUIRE(plan.micro_steps == micro_batches);
