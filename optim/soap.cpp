@@ -52,8 +52,8 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 
 constexpr int kScratchMatrices = 3;
 
-// The intermediate matrices, the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2), and the product and
-// the arrays that order V.
+// The intermediate matrices, the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2), and the product
+// and the arrays that order V.
 int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement*) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
@@ -189,8 +189,8 @@ private:
         return {x.left.null, x.right.null, means + 1, means + 1 + x.right.size, means};
     }
 
-    // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which rows
-    // and columns share second moments.
+    // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which
+    // rows and columns share second moments.
     void read_null(SoapMatrix& x, const Stream& stream) {
         const int m = x.left.size, n = x.right.size;
         std::vector<float> v(static_cast<size_t>(m) * n);

@@ -234,8 +234,8 @@ TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ra
                 }
             }
             INFO("every " << frequency << ", step " << t << ": " << std::sqrt(difference / moved));
-            // An eigenvector turns by 2^-23 of the largest eigenvalue / the gap to the next one; 1.2e-5 in all here. Steps
-            // along the noise's own directions would show as 0.3 or more.
+            // An eigenvector turns by 2^-23 of the largest eigenvalue / the gap to the next one; 1.2e-5 in all here.
+            // Steps along the noise's own directions would show as 0.3 or more.
             REQUIRE((t == 1 || std::sqrt(difference / moved) <= 1e-4));
         }
     }
