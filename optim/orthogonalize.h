@@ -22,8 +22,8 @@ struct OrthoMethod {
     NsForm form = NsForm::standard;
     DType dtype = DType::f32;  // of the matrices and all intermediate results; float for svd
     // AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): divide each row of X, or column if X^T X is
-    // computed, by the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after a division
-    // by the Frobenius norm. The first step of the set is skipped; `steps` counts the steps after it.
+    // computed, by the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after
+    // a division by the Frobenius norm. The first step of the set is skipped; `steps` counts the steps after it.
     bool aol = false;
     NsTriple step(int t) const;     // of the executed steps, from 0; not for svd
     double margin(int side) const;  // inputs must have ||X||_F <= 1 / margin

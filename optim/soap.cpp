@@ -6,12 +6,12 @@
 //
 // The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, recomputed every soap_frequency
 // updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program
-// (https://github.com/nikhilvyas/SOAP), the first update only initializes L and R, because a gradient is diagonal in its
-// own bases, and Adam would amplify the rounding errors off the diagonal; the rate has Adam's bias corrections, so that
-// eps is added to the uncorrected root; and before new eigenvectors replace the old ones, V is ordered by the old ones'
-// parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their second
-// moments (SoapNull): rounding decides their directions, and must not decide steps. Sides longer than soap_max_dim keep
-// the standard basis, without a factor or eigenvectors.
+// (https://github.com/nikhilvyas/SOAP), the first update only initializes L and R, because a gradient is diagonal in
+// its own bases, and Adam would amplify the rounding errors off the diagonal; the rate has Adam's bias corrections, so
+// that eps is added to the uncorrected root; and before new eigenvectors replace the old ones, V is ordered by the old
+// ones' parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their
+// second moments (SoapNull): rounding decides their directions, and must not decide steps. Sides longer than
+// soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <fmt/ranges.h>
 
 #include <algorithm>
