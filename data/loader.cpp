@@ -59,7 +59,11 @@ constexpr int SAMPLE_INTS = 2;  // the number of the first sample follows the ar
 class BatchReader {
 public:
     BatchReader(std::vector<ShardInfo> shards, const LoaderOptions& o)
-        : o_(o), order_(shards, o), reader_(std::move(shards), o.vocab_size), places_(o.B), window_(size_t(o.T) + 1) {}
+        : o_(o),
+          order_(shards, o.T, o.shuffle, o.seed, o.mixture, o.mixture_in_turn),
+          reader_(std::move(shards), o.vocab_size),
+          places_(o.B),
+          window_(size_t(o.T) + 1) {}
 
     int64_t windows() const { return order_.windows(); }
     const std::vector<ShardInfo>& shards() const { return reader_.shards(); }

@@ -4,8 +4,8 @@
 // target of a window is the first input of the next; a shorter remainder is left out. Sample i of the run is window
 // permute(seed, epoch, i mod windows) with epoch = i / windows. This is a pure function of i: seek() is O(1), every
 // window comes exactly once per epoch, and ranks and resumed runs share one order. In a mixture every source has its
-// own epochs, and every 10,000 samples contain exactly the share of each source, in a new order (sample_order.h). Step s
-// on rank k of n takes samples first + s * n * B + k * B ... + B - 1.
+// own epochs, and every 10,000 samples contain exactly the share of each source, in a new order (sample_order.h). Step
+// s on rank k of n takes samples first + s * n * B + k * B ... + B - 1.
 #pragma once
 
 #include <cstdint>

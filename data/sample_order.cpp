@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
+
 namespace teon {
 
 namespace {
@@ -34,10 +36,11 @@ SourceOrder::Place SourceOrder::place(int64_t sample) {
     return {shards_[i], (window - begin) * T_};
 }
 
-SampleOrder::SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o)
-    : seed_(o.seed), in_turn_(o.mixture_in_turn) {
-    const size_t sources = std::max<size_t>(1, o.mixture.size());
-    for (size_t s = 0; s < sources; ++s) sources_.emplace_back(o.T, o.shuffle, o.seed + s * 0x9e3779b97f4a7c15);
+SampleOrder::SampleOrder(const std::vector<ShardInfo>& shards, int T, bool shuffle, uint64_t seed,
+                         const std::vector<double>& mixture, bool mixture_in_turn)
+    : seed_(seed), in_turn_(mixture_in_turn) {
+    const size_t sources = std::max<size_t>(1, mixture.size());
+    for (size_t s = 0; s < sources; ++s) sources_.emplace_back(T, shuffle, seed + s * 0x9e3779b97f4a7c15);
     int64_t longest = 0;
     for (size_t i = 0; i < shards.size(); ++i) {
         CHECK(shards[i].source >= 0 && static_cast<size_t>(shards[i].source) < sources,
@@ -49,8 +52,8 @@ SampleOrder::SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptio
         CHECK_USAGE(sources_[s].windows() >= 1,
                     "data: no window of {} tokens (sequence length + 1) in {} shards{}, the longest has {} tokens; "
                     "reduce --seq-len or add data",
-                    int64_t{o.T} + 1, shards.size(), sources > 1 ? fmt::format(" of source {}", s + 1) : "", longest);
-    if (!o.mixture.empty()) set_quotas(o.mixture);
+                    int64_t{T} + 1, shards.size(), sources > 1 ? fmt::format(" of source {}", s + 1) : "", longest);
+    if (!mixture.empty()) set_quotas(mixture);
 }
 
 int64_t SampleOrder::windows() const {

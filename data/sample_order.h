@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "data/loader.h"
 #include "data/permutation.h"
+#include "data/shards.h"
 
 namespace teon {
 
@@ -37,8 +37,9 @@ private:
 // Maps samples to tokens.
 class SampleOrder {
 public:
-    // Throws UsageError if a source has no window or its share is too small.
-    SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o);
+    // The parameters are those of LoaderOptions. Throws UsageError if a source has no window or its share is too small.
+    SampleOrder(const std::vector<ShardInfo>& shards, int T, bool shuffle, uint64_t seed,
+                const std::vector<double>& mixture, bool mixture_in_turn);
     int64_t windows() const;  // of all sources
     SourceOrder::Place place(int64_t sample);
 

@@ -11,8 +11,8 @@ namespace teon {
 void soap_momentum(float* m, const float* grad, int rows, int cols, int64_t ld, float scale, float beta1,
                    const Stream& stream);
 
-// The first `rows` rows and `columns` columns of a matrix in the eigenvectors' bases, whose directions rounding decides.
-// They share second moments, so that the update does not depend on these directions.
+// The first `rows` rows and `columns` columns of a matrix in the eigenvectors' bases, whose directions rounding
+// decides. They share second moments, so that the update does not depend on these directions.
 struct SoapNull {
     int rows = 0, columns = 0;
     float* row_means = nullptr;     // (n) mean square of g(i, j) over the rows
@@ -26,7 +26,8 @@ void soap_null_means(const SoapNull& null, const float* g, const float* factor, 
                      const Stream& stream);
 
 // Adam in the eigenvectors' bases (m x n):
-//   v = beta2 v + (1-beta2) (scale^2 g^2, or scale^2 mean + floor); out = mo sqrt(correction2) / correction1 / (sqrt(v) + eps)
+//   v = beta2 v + (1-beta2) (scale^2 g^2, or scale^2 mean + floor)
+//   out = mo sqrt(correction2) / correction1 / (sqrt(v) + eps)
 // v is stored with a negative sign where a mean is used; out may alias g or the momentum mo.
 void soap_direction(float* out, float* v, const float* g, const float* mo, const SoapNull& null, int m, int n,
                     float scale, float beta2, float correction1, float correction2, float eps, const Stream& stream);

@@ -59,8 +59,8 @@ void unfold(T* Z, const float* momentum, const float* grad, const float* scales,
 // algorithm 1):
 //   v = beta2 v + (1 - beta2) (mean of the row's squares);  scales (count, m) = f / (sqrt(v) + 1e-8),
 // where v (m) is in `state` at the slice's offset `neurons`, and f keeps the slice's norm or, if unit_rms, makes its
-// root mean square 1. Means are over the logical sizes. The factors of a slice of zeros are 0. scales has neuron_scales_floats(s) floats, of which the
-// first count * m are the result; nothing is written if control says skip.
+// root mean square 1. Means are over the logical sizes. The factors of a slice of zeros are 0. scales has
+// neuron_scales_floats(s) floats, of which the first count * m are the result; nothing is written if control says skip.
 int64_t neuron_scales_floats(const SliceBatch& s);
 template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
