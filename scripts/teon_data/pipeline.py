@@ -50,7 +50,7 @@ SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest 
 
 def check_counts(job, files):
     """Refuses options that divide the input into so many units or shards that it would take days, before any work."""
-    text = sum(file.size for file in files if file.kind != "parquet")  # a unit of parquet has a row group at least
+    text = sum(file.size for file in files if file.kind in ("txt", "jsonl"))  # units of tables have a part at least
     if text > MOST_UNITS * job.unit_bytes:
         raise UsageError(f"--unit-bytes {job.unit_bytes}: divides this input into {text // job.unit_bytes:,} units; "
                          f"use at least {-(-text // MOST_UNITS)}, or leave it out")
@@ -186,6 +186,8 @@ class Run:
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
+        for note in self.source.notes:
+            self.notice(note)
         if not state:
             check_counts(job, self.source.files)
             description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
