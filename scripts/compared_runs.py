@@ -236,8 +236,9 @@ def read_runs(patterns):
         for run in runs:
             run.evals = [m | {"loss": m["val_bits_per_byte"]} for m in run.evals]
             if run.config["data"].get("val_bytes_of") != "source":
-                run.remarks.append(f"{run.folder}: its bytes are those that the tokens spell, which may differ from the "
-                                   "text's by some percent; prepare its validation data again for exact bits per byte")
+                run.remarks.append(f"{run.folder}: its bytes are those that the tokens spell, which may differ from "
+                                   "the text's by some percent; prepare its validation data again for exact bits per "
+                                   "byte")
     return runs, faults
 
 

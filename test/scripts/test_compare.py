@@ -271,7 +271,8 @@ class CompareTest(Case):
 
     def test_runs_whose_bytes_are_not_the_texts_are_marked(self):
         for name, tokenizer, bytes_of in (("a", "t1", "source"), ("b", "t2", "tokens"), ("c", "t2", None)):
-            path = write_new_run(self.folder / name, bits=2.1, tokenizer=tokenizer, val=name, text="same") / "config.json"
+            folder = write_new_run(self.folder / name, bits=2.1, tokenizer=tokenizer, val=name, text="same")
+            path = folder / "config.json"
             data = read_json(path)["data"]
             change_json(path, data=data | ({"val_bytes_of": bytes_of} if bytes_of else {}))
         result = self.compare(*(self.folder / name for name in "abc"))
