@@ -2,8 +2,6 @@
 as in "meta.text"."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from .compression import READ_BYTES, opened
@@ -59,7 +57,7 @@ def values(batch, name):
         top, *path = name.split(".")
         column = batch.column(top)
         for inner in path:
-            column = pc.struct_field(column, inner)
+            column = column.flatten()[column.type.get_field_index(inner)]
     for begin in range(0, len(column), BATCH_ROWS):
         yield from column[begin:begin + BATCH_ROWS].cast(pa.large_binary()).to_pylist()
 
@@ -135,15 +133,13 @@ TEXT_SIZES = {"parquet": parquet_text_sizes, "arrow": arrow_text_sizes}
 
 
 def csv_values(path, compression, name):
+    import pyarrow.csv  # here, because other inputs do not need it
+    options = (pyarrow.csv.ReadOptions(block_size=CSV_BYTES, use_threads=False),
+               pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in path.lower() else ",", newlines_in_values=True))
     with open(path, "rb", buffering=READ_BYTES) as raw:
-        columns = pyarrow.csv.open_csv(opened(raw, compression), *csv_options(path)).schema.names
+        columns = pyarrow.csv.open_csv(opened(raw, compression), *options).schema.names
     check_field(path, pa.schema([(column, pa.binary()) for column in columns]), name)
     convert = pyarrow.csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
     with open(path, "rb", buffering=READ_BYTES) as raw:
-        for batch in pyarrow.csv.open_csv(opened(raw, compression), *csv_options(path), convert):
+        for batch in pyarrow.csv.open_csv(opened(raw, compression), *options, convert):
             yield from values(batch, name)
-
-
-def csv_options(path):
-    return (pyarrow.csv.ReadOptions(block_size=CSV_BYTES, use_threads=False),
-            pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in path.lower() else ",", newlines_in_values=True))

@@ -20,6 +20,7 @@ import time
 
 from . import VERSION, round_trip
 from . import tokenizer as tokenizers
+from .batches import Advance, Note
 from .documents import Reader
 from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .interrupts import raise_received
@@ -27,7 +28,7 @@ from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .source_bytes import TextHash
 from .sources import LocalSource, open_source, units
-from .workers import Advance, Join, Note, Pool, Tokenize
+from .workers import Join, Pool, Tokenize
 
 STATE_VERSION = 5
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
@@ -188,11 +189,13 @@ class Run:
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
         for note in self.source.notes:
             self.notice(note)
-        if not state:
+        folder = os.path.join(job.out, "tokenizer")
+        if state:
+            loaded = tokenizers.load(folder)
+        else:
             check_counts(job, self.source.files)
-            description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
-                                            job.delimiter, self._training_texts())
-            loaded = tokenizers.load(os.path.join(job.out, "tokenizer"))
+            description = tokenizers.create(folder, job.tokenizer, job.bpe_dir, job.delimiter, self._training_texts())
+            loaded = tokenizers.load(folder)
             self._check_round_trip(loaded)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)
@@ -202,7 +205,7 @@ class Run:
         self.state = state
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
-        self.options = job.read_options(tokenizers.load(os.path.join(job.out, "tokenizer")).cuttable)
+        self.options = job.read_options(loaded.cuttable)
         self._accept_inputs(files)
         write_json(self.state_path, state)
         self._gather_parts()

@@ -141,7 +141,7 @@ class TestBadTexts(PrepareCase):
 
     @needs("tiktoken", data=[BPE])
     def test_a_text_on_which_the_library_fails_is_cut_between_lines_or_left_out_by_name(self):
-        from teon_data import workers
+        from teon_data import batches
         source = self.rows("one", "two", " " * 1_000_000 + "a", "three")
         _, notes = self.prepare(source, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
         self.assertIn("a.jsonl: left out text 3 of a unit, '     ", notes)
@@ -154,14 +154,14 @@ class TestBadTexts(PrepareCase):
             cuttable = True
 
             def encode(self, texts):
-                if max(map(len, texts)) > 2 * workers.CUT_BYTES:
+                if max(map(len, texts)) > 2 * batches.CUT_BYTES:
                     raise ValueError("too long")
                 return [list(text.encode()) for text in texts]
 
         text = "a line\n" * 50_000
-        found, short = workers.encode_each(Short(), [text, "short"])
+        found, short = batches.encode_each(Short(), [text, "short"])
         self.assertEqual((bytes(found.tolist()).decode(), short.tolist()), (text, list(b"short")))
-        self.assertIn("too long", workers.encode_each(Short(), ["x" * len(text)])[0])
+        self.assertIn("too long", batches.encode_each(Short(), ["x" * len(text)])[0])
 
     def test_a_special_token_that_a_text_spells_leaves_the_text_out(self):
         path, library = save(unigram(), self.path("t5"))
