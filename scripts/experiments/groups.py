@@ -6,9 +6,10 @@ import json
 import os
 import statistics
 
-import significance
 from run_folder import finite
 from startup import printable
+
+from experiments import Fault, significance
 
 # If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
 START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
@@ -17,10 +18,6 @@ START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-head
 # The shape of a model: one of these usually identifies it.
 SHAPE = {"layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "context"}
 RATE, EMBEDDING_RATE = "lr", "adamw-lr"
-
-
-class Usage(Exception):
-    """A wrong argument; the message is one sentence."""
 
 
 @dataclasses.dataclass
@@ -173,7 +170,7 @@ def with_baseline_first(groups, name):
                or sorted((g for g in groups if g.runs[0].optimizer == name),
                          key=lambda g: statistics.fmean(g.values(lambda r: r.evals[-1]["loss"]))))
     if not fitting:
-        raise Usage(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
+        raise Fault(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
                     f"{', '.join(g.label for g in groups)}")
     return [fitting[0], *(g for g in groups if g is not fitting[0])]
 
@@ -187,10 +184,9 @@ def comparisons(groups):
         return {k: v for k, v in group.runs[0].facts.items() if k in START}
 
     first = groups[0]
-    found = [significance.compared(losses(g), losses(first), pairs=start(g) == start(first)) for g in groups[1:]]
-    for comparison, p in zip(found, significance.holm([c.p for c in found])):
-        comparison.p = p
-    return [None, *found]
+    compared = [significance.compared(losses(g), losses(first), pairs=start(g) == start(first)) for g in groups[1:]]
+    significance.correct(compared)
+    return [None, *compared]
 
 
 def reach(run, target):

@@ -1,11 +1,12 @@
 """Measures a table's rows: each method at its best rate and at the paper's equal rate, beside the paper's figures."""
+
 import dataclasses
 import math
 import statistics
 
-import compare
-import significance
-from significance import Comparison
+from experiments import significance
+from experiments.significance import Comparison
+from experiments.tables import as_markdown, mean_spread, percent, text_of_p
 
 NOT_RUN, DIVERGED = "not run", "diverged"
 
@@ -33,7 +34,7 @@ class Measured:
 
 
 def whole(results):
-    """The results that did not diverge."""
+    """Returns the results that did not diverge."""
     return [r for r in results if not r.diverged]
 
 
@@ -52,7 +53,7 @@ def relative(difference):
 
 def measure(table, runs):
     """Returns a Measured for every row and every model of the scale."""
-    found = []
+    measured = []
     for model in table.models_at(runs.scale):
         by_row = {}
         for row in table.rows:
@@ -66,11 +67,9 @@ def measure(table, runs):
                 m.against_best = compared(m.best, rival.best)
                 if m.equal_rate != m.rate:  # otherwise these are the same runs
                     m.against_equal = compared(m.equal, rival.equal)
-        found += by_row.values()
-    comparisons = [c for m in found for c in (m.against_best, m.against_equal)]
-    for comparison, p in zip(comparisons, significance.holm([c.p for c in comparisons])):
-        comparison.p = p
-    return found
+        measured += by_row.values()
+    significance.correct([c for m in measured for c in (m.against_best, m.against_equal)])
+    return measured
 
 
 # ---- as text ---------------------------------------------------------------------------------------------------------
@@ -81,19 +80,11 @@ def text_of_perplexity(results):
     if not values:
         return DIVERGED if results else NOT_RUN
     diverged = len(results) - len(values)
-    return compare.mean_spread(values, 2) + (f", {diverged} {DIVERGED}" if diverged else "")
+    return mean_spread(values, 2) + (f", {diverged} {DIVERGED}" if diverged else "")
 
 
 def text_of_rate(rate, edge=False):
     return "" if rate is None else f"{rate:g}" + (" (end of the grid)" if edge else "")
-
-
-def percent(x):
-    return "" if math.isnan(x) else f"{100 * x:+.1f}%"
-
-
-def text_of_p(p):
-    return "" if math.isnan(p) else "< .001" if p < 0.001 else f"{p:.3f}"[1:] if p < 1 else "1"
 
 
 def text_of_difference(comparison):
@@ -102,42 +93,33 @@ def text_of_difference(comparison):
     return f"{difference}, {low} to {high}" if low else difference
 
 
-def texts_of(comparison):
-    return text_of_difference(comparison), text_of_p(comparison.p)
+HEADER = ["", "lr", "seeds", "perplexity", "variance", "against its rival", "p", "at equal lr", "against", "p", "paper",
+          "variance", "against"]
 
 
-HEADER = ["", "lr", "seeds", "perplexity", "against its rival", "p", "at equal lr", "against", "p", "paper", "against"]
-
-
-def lines_of(table, found, model):
+def lines_of(table, measured, model):
+    """Returns the table's rows for one model; the variance only in the paper's table of variances."""
     rows = []
-    for m in (m for m in found if m.model is model):
-        equal = m.against_equal if not math.isnan(m.against_equal.difference) else None
-        paper = m.row.paper.get(model.name)
-        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(whole(m.best)) or ""),
-                     text_of_perplexity(m.best), *texts_of(m.against_best),
-                     f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if equal else "",
-                     *(texts_of(equal) if equal else ("", "")),
-                     f"{paper:.2f}" if paper else "-", percent(m.paper_difference(table))])
-    return rows
-
-
-def variance_lines(table, found, model):
-    """Returns rows in the layout of the paper's table of means and variances."""
-    rows = []
-    for m in (m for m in found if m.model is model):
-        values = perplexities(m.best)
-        paper, variance = m.row.paper.get(model.name), m.row.paper_variance.get(model.name)
-        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""),
-                     f"{statistics.mean(values):.3f}" if values else text_of_perplexity(m.best),
-                     f"{statistics.variance(values):.4f}" if len(values) > 1 and max(values) < math.inf else "",
-                     *texts_of(m.against_best), f"{paper:.2f}", f"{variance:.4f}",
+    for m in (m for m in measured if m.model is model):
+        values, paper = perplexities(m.best), m.row.paper.get(model.name)
+        has_variance = table.variance and len(values) > 1 and max(values) < math.inf
+        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""), text_of_perplexity(m.best),
+                     f"{statistics.variance(values):.4f}" if has_variance else "", *texts_of(m.against_best),
+                     *equal_texts(m), f"{paper:.2f}" if paper else "-",
+                     f"{m.row.paper_variance[model.name]:.4f}" if table.variance else "",
                      percent(m.paper_difference(table))])
     return rows
 
 
-VARIANCE_HEADER = ["", "lr", "seeds", "mean perplexity", "variance", "against its rival", "p", "paper: mean",
-                   "variance", "against"]
+def texts_of(comparison):
+    if math.isnan(comparison.difference):
+        return "", ""
+    return text_of_difference(comparison), text_of_p(comparison.p)
+
+
+def equal_texts(m):
+    difference, p = texts_of(m.against_equal)
+    return (f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if difference else "", difference, p)
 
 
 def describe(model):
@@ -151,24 +133,22 @@ def without_empty_columns(header, rows):
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def render(table, runs, formatted=compare.as_markdown):
+def render(table, runs, formatted=as_markdown):
     """Returns the table as text, one part per model, with remarks."""
-    found = measure(table, runs)
-    header, lines = (VARIANCE_HEADER, variance_lines) if table.variance else (HEADER, lines_of)
-    parts = []
+    measured, parts = measure(table, runs), []
     for name in table.models:
         model = runs.scale.models.get(name)
         if model is None:
             parts.append(f"{name}: not at this scale.")
             continue
-        columns = without_empty_columns(header, lines(table, found, model))
+        columns = without_empty_columns(HEADER, lines_of(table, measured, model))
         parts.append(f"{name} ({describe(model)}):\n\n{formatted(*columns)}")
-    return "\n\n".join(parts + remarks(table, found, runs))
+    return "\n\n".join(parts + remarks(table, measured, runs))
 
 
-def remarks(table, found, runs):
+def remarks(table, measured, runs):
     """Returns remarks on cells that ran with another engine or other options than the current ones."""
-    results = {r.cell: r for m in found for r in m.best + m.equal}
+    results = {r.cell: r for m in measured for r in m.best + m.equal}
     today, notes = runs.engine(table.program), []
     engines = {r.engine for r in results.values()}
     if today and engines - {today}:
@@ -176,30 +156,28 @@ def remarks(table, found, runs):
                      f"{', '.join(sorted(engines - {today}))}.")
     elif len(engines) > 1:
         notes.append(f"Ran with engines that give different bits: {', '.join(sorted(engines))}.")
-    cells = {runs.name(c): c for m in found for c in runs.cells(table, m.row, m.model, {m.rate, m.equal_rate})}
+    cells = {runs.name(c): c for m in measured for c in runs.cells(table, m.row, m.model, {m.rate, m.equal_rate})}
     changed = sorted(name for name, r in results.items() if r.options != runs.options(cells[name]))
     if changed:
         notes.append(f"Ran with other options than the table now has: {', '.join(changed)}.")
     return notes
 
 
-def verdict(table, found):
+def verdict(table, measured):
     """Returns (comparison, the paper's difference or "-", our answer from pairs of one seed) for each comparison."""
     sentences = []
-    for m in (m for m in found if m.row.against):
-        claimed, measured = m.paper_difference(table), m.against_best
-        known = not math.isnan(measured.difference)
-        if not known:
+    for m in (m for m in measured if m.row.against):
+        claimed, comparison = m.paper_difference(table), m.against_best
+        if math.isnan(comparison.difference):
             answer = DIVERGED if m.best and not whole(m.best) else NOT_RUN
-        elif not measured.p < 0.05:
-            answer = "not decided"
-        elif math.isnan(claimed):
-            answer = "lower" if measured.difference < 0 else "higher"
-        elif (measured.difference < 0) == (claimed < 0):
-            answer = "agrees in sign"
         else:
-            answer = "the opposite"
-        if known:
-            answer += f" ({text_of_difference(measured)}, p {text_of_p(measured.p) or 'unknown: one seed'})"
+            if not comparison.p < 0.05:
+                answer = "not decided"
+            elif math.isnan(claimed):
+                answer = "lower" if comparison.difference < 0 else "higher"
+            else:
+                answer = "agrees in sign" if (comparison.difference < 0) == (claimed < 0) else "the opposite"
+            p = "unknown: one seed" if math.isnan(comparison.p) else text_of_p(comparison.p)
+            answer += f" ({text_of_difference(comparison)}, p {p})"
         sentences.append((f"{m.model.name}: {m.row.name} against {m.row.against}", percent(claimed) or "-", answer))
     return sentences

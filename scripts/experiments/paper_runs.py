@@ -14,12 +14,10 @@ import subprocess
 import sys
 import tempfile
 
-import compared_runs
-import sweep
-from run_folder import BadRun, finite, open_run
-from written_files import replacing
+from run_folder import BadRun, finite, open_run, read_object
 
-from reproduction import plan
+from experiments import Fault, cells, paper
+from experiments.runs import perplexity, validation_changed_after
 
 KEPT_LOSSES = 60  # a result keeps the mean training losses of this many equal parts of a run
 
@@ -29,7 +27,7 @@ def engine(program, *data):
     """Identifies the exact results of this program on this machine: returns a hash of the losses of three steps with
     these data flags, or "" if the program cannot run."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [os.path.join(plan.ROOT, program), *data, "--model", "tiny", "--layers", "2", "--channels", "64",
+        words = [os.path.join(paper.ROOT, program), *data, "--model", "tiny", "--layers", "2", "--channels", "64",
                  "--heads", "2", "--seq-len", "64", "--batch-tokens", "256", "--steps", "3", "--optimizer", "teon",
                  "--seed", "1", "--eval-tokens", "64", "--out", os.path.join(folder, "probe")]
         try:
@@ -62,7 +60,7 @@ class Result:
 
     @property
     def perplexity(self):
-        return compared_runs.perplexity(self.loss)
+        return perplexity(self.loss)
 
 
 def mean_loss(steps):
@@ -74,7 +72,7 @@ def mean_loss(steps):
 def result_of(name, config, metrics, engine_name, options, diverged):
     """Returns the Result of a run that has finished or diverged."""
     steps = metrics.of_kind("step")
-    count, changed = len(steps), compared_runs.validation_changed_after(config)
+    count, changed = len(steps), validation_changed_after(config)
     cuts = sorted({round(count * i / KEPT_LOSSES) for i in range(KEPT_LOSSES + 1)})
     measured = collections.defaultdict(list)
     for d in metrics.of_kind("diagnose"):
@@ -110,7 +108,7 @@ class Runs:
             try:
                 result = Result(**json.loads(line))
             except (ValueError, TypeError):
-                raise plan.Fault(f"{self.path}:{i + 1}: not a result; remove the line to run the cell again") from None
+                raise Fault(f"{self.path}:{i + 1}: not a result; remove the line to run the cell again") from None
             results[result.cell] = result
         return results
 
@@ -131,9 +129,9 @@ class Runs:
         return json.loads(json.dumps(cell.options() | shown))
 
     def command(self, cell):
-        words = [os.path.join(plan.ROOT, cell.program), *self.data.flags(cell.program)]
+        words = [os.path.join(paper.ROOT, cell.program), *self.data.flags(cell.program)]
         flags = dict(cell.flags)
-        if flags.get("optimizer") == "muon" and "ortho" not in flags and cell.seed == plan.TUNING_SEED:
+        if flags.get("optimizer") == "muon" and "ortho" not in flags and cell.seed == paper.TUNING_SEED:
             words += ["--diagnose-every", str(self.scale.diagnose_every)]  # for the alignment figure; changes no result
         return words
 
@@ -142,17 +140,15 @@ class Runs:
         self.data.prepare(cell.program)
         self.say(f"  {name}", flush=True)
         try:
-            made, finished = self._begin(cell, folder), sweep.is_finished(folder)
-            flags = {k: sweep.as_flag_value(v) for k, v in made["options"].items()}
-            status = 0 if finished else sweep.run_cell(self.command(cell), flags, folder)
+            begun = self._begin(cell, folder)
+            flags = {k: cells.as_flag_value(v) for k, v in begun["options"].items()}
+            status = 0 if cells.is_finished(folder) else cells.run_cell(self.command(cell), flags, folder)
             if status == 2:
-                raise plan.Fault(f"{folder}: the flags are wrong (exit status 2)")
-            loss = sweep.loss_of(folder)
+                raise Fault(f"{folder}: the flags are wrong (exit status 2)")
+            loss = cells.loss_of(folder)
             if loss is None:
                 raise BadRun(f"{folder}: exit status {status}, not finished")
-            result = result_of(name, *open_run(folder), made["engine"], made["options"], loss == math.inf)
-        except sweep.Fault as fault:
-            raise plan.Fault(str(fault)) from None
+            result = result_of(name, *open_run(folder), begun["engine"], begun["options"], loss == math.inf)
         except BadRun as fault:
             self.say(f"  failed: {fault}", flush=True)
             self.failed.append(name)
@@ -169,20 +165,17 @@ class Runs:
     def _begin(self, cell, folder):
         """Returns the engine and options with which the run in the folder began, as stored beside it. Removes an
         unfinished run that began with other ones than today's."""
-        path, today = folder + ".json", {"engine": self.engine(cell.program), "options": self.options(cell)}
+        today = {"engine": self.engine(cell.program), "options": self.options(cell)}
         try:
-            with open(path, encoding="utf-8") as file:
-                begun = json.load(file)
-        except (OSError, ValueError):
+            begun = read_object(folder + ".json", [("engine", str), ("options", dict)])
+        except BadRun:
             begun = None
-        if begun and (begun == today or sweep.is_finished(folder)):
+        if begun and (begun == today or cells.is_finished(folder)):
             return begun
         if os.path.exists(folder):
-            with sweep.locked(folder):
+            with cells.locked(folder):
                 shutil.rmtree(folder)
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with replacing(path) as file:
-            json.dump(today, file, indent=1)
+        cells.write_record(folder, today)
         return today
 
     def engine(self, program):
@@ -194,7 +187,7 @@ class Runs:
     def adamw_rate(self, table, model):
         if model.adamw_beside:
             return model.adamw_beside
-        return self.best_rate(*plan.adamw_row(table.program), model)
+        return self.best_rate(*paper.adamw_row(table.program), model)
 
     def tuning(self, table, row, model):
         """Returns {rate: cell} of the grid. Every rate has the same budget."""
@@ -203,20 +196,20 @@ class Runs:
         rates = [float(f"{model.rates[optimizer] * factor:.4g}") for factor in self.scale.grid]
         if optimizer != "adamw" and beside is None:
             return {}
-        cells = {rate: plan.cell_of(table, row, model, rate, beside, plan.TUNING_SEED) for rate in rates}
-        while len(cells) < len(rates) + self.scale.extend_grid:
-            beyond = sweep.next_rate({rate: self.loss(cell) for rate, cell in cells.items()})
+        grid = {rate: paper.cell_of(table, row, model, rate, beside, paper.TUNING_SEED) for rate in rates}
+        while len(grid) < len(rates) + self.scale.extend_grid:
+            beyond = cells.next_rate({rate: self.loss(cell) for rate, cell in grid.items()})
             if beyond is None:
                 break
-            cells[beyond] = plan.cell_of(table, row, model, beyond, beside, plan.TUNING_SEED)
-        return dict(sorted(cells.items()))
+            grid[beyond] = paper.cell_of(table, row, model, beyond, beside, paper.TUNING_SEED)
+        return dict(sorted(grid.items()))
 
     def best_rate(self, table, row, model):
         """Returns the grid's rate with the lowest validation loss, or None before all rates have run."""
-        cells = self.tuning(table, row, model)
-        if len(cells) == 1:
-            return next(iter(cells))
-        losses = {rate: self.loss(cell) for rate, cell in cells.items()}
+        grid = self.tuning(table, row, model)
+        if len(grid) == 1:
+            return next(iter(grid))
+        losses = {rate: self.loss(cell) for rate, cell in grid.items()}
         if not losses or None in losses.values():
             return None
         return min(losses, key=losses.get)
@@ -240,7 +233,7 @@ class Runs:
     def cells(self, table, row, model, rates):
         """Returns a row's cells at these rates, with all seeds. Skips a rate of None."""
         beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
-        return [plan.cell_of(table, row, model, rate, beside, seed)
+        return [paper.cell_of(table, row, model, rate, beside, seed)
                 for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
 
     def seeds(self, table, row, model, rate):
@@ -292,11 +285,11 @@ class Data:
         complete = os.path.exists(os.path.join(folder, "manifest.json"))
         if not complete:
             self.say(f"data: {folder}", flush=True)
-        prepare = os.path.join(plan.ROOT, "scripts", "prepare.py")
+        prepare = os.path.join(paper.ROOT, "scripts", "prepare.py")
         done = subprocess.run([sys.executable, prepare, *words, "--out", folder], capture_output=complete, text=True)
         if done.returncode and complete:
             reason = done.stderr.strip().removeprefix("prepare: error: ")
-            raise plan.Fault(f"{folder}: not the data of this command; choose another --datasets ({reason})")
+            raise Fault(f"{folder}: not the data of this command; choose another --datasets ({reason})")
         if done.returncode:
-            raise plan.Fault(f"{folder}: no data (scripts/prepare.py failed)")
+            raise Fault(f"{folder}: no data (scripts/prepare.py failed)")
         self.checked.add(folder)

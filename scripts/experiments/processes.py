@@ -9,15 +9,13 @@ import time
 
 from startup import complain as say
 
+from experiments import Fault
+
 LOOK = 0.1    # seconds between checks of the programs
 DRAW = 1.0    # seconds between updates of the display
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The exit statuses of a program that one of these signals has ended.
 INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
-
-
-class CannotStart(Exception):
-    """A program that cannot be started; the message is one sentence."""
 
 
 @dataclasses.dataclass
@@ -59,7 +57,7 @@ def start(key, slot, words, environment):
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
                                    start_new_session=True, env={**os.environ, **environment})
     except OSError as error:
-        raise CannotStart(f"cannot run {words[0]}: {error.strerror}") from None
+        raise Fault(f"cannot run {words[0]}: {error.strerror}") from None
     return Program(key, slot, process, errors, time.monotonic())
 
 

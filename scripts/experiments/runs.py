@@ -5,7 +5,6 @@ import functools
 import json
 import math
 import os
-import re
 
 from run_folder import BadRun, Unfinished, find_runs, finite, is_done, open_run, read_object
 
@@ -42,8 +41,7 @@ class Run:
 
     @property
     def seed(self):
-        seed = self.config.get("seed")
-        return self.config["options"]["seed"] if seed is None else seed
+        return self.config["options"]["seed"]
 
     @property
     def optimizer(self):
@@ -51,25 +49,13 @@ class Run:
 
     @functools.cached_property
     def facts(self):
-        """{name: value} of everything that identifies the experiment except the seed: "experiment" of config.json, or
-        its equivalent from an older version's config.json."""
-        config = self.config
-        if recorded := config.get("experiment"):
-            facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
-            data = recorded.get("data") or {}
-            facts |= SINCE | (recorded.get("options") or {}) | (recorded.get("model") or {})
-            facts |= {"data": data.get("train"), "val-data": data.get("val"), "tokenizer": self.tokenizer[0]}
-            return {k: v for k, v in facts.items() if k in ("data", "val-data", "steps") or k not in IGNORED}
-        facts = {k: v for k, v in (SINCE | config["options"]).items() if k not in IGNORED}
-        facts |= {k: v for k, v in (config.get("model") or {}).items() if k not in ("family", "preset")}
-        weights = re.findall(r":([\d.eE+-]+)(?=,|$)", str(config["options"].get("data", "")))
-        return facts | {"program": config["program"], "steps": config["run"]["steps"],
-                        "eval_windows": config["run"].get("eval_windows"),
-                        "dtype": (config.get("storage") or {}).get("dtype", facts.get("dtype")),
-                        "data": [self._shards("train"), weights], "val-data": self._shards("val")}
-
-    def _shards(self, part):
-        return [(os.path.basename(s["path"]), s["tokens"]) for s in self.config["data"][part]]
+        """{name: value} of everything that identifies the experiment except the seed."""
+        recorded = self.config["experiment"]
+        data = recorded.get("data") or {}
+        facts = {k: v for k, v in recorded.items() if k not in ("options", "model", "data")}
+        facts |= SINCE | (recorded.get("options") or {}) | (recorded.get("model") or {})
+        facts |= {"data": data.get("train"), "val-data": data.get("val"), "tokenizer": self.tokenizer[0]}
+        return {k: v for k, v in facts.items() if k in ("data", "val-data", "steps") or k not in IGNORED}
 
     @property
     def experiment(self):
@@ -103,7 +89,7 @@ def perplexity(loss):
 
 
 def skipped_updates(metrics):
-    """Returns the steps whose update was skipped. In logs of older versions only a loss that is not finite shows it."""
+    """Returns the steps whose update was skipped."""
     return ({m["step"] for m in metrics.of_kind("event") if m["event"] == "update_skipped"}
             | {m["step"] for m in metrics.of_kind("step") if not finite(m["loss"])})
 
@@ -121,7 +107,10 @@ def validation_changed_after(config):
 
 def read_run(folder):
     """Reads the finished run in this folder. Raises Unfinished or BadRun."""
-    return checked(folder, *open_run(folder))
+    config, metrics = open_run(folder)
+    if not config.get("experiment"):
+        raise BadRun(f"{folder}: does not record its experiment, as versions before 0.2 did not; run it again")
+    return checked(folder, config, metrics)
 
 
 def checked(folder, config, metrics):

@@ -7,8 +7,8 @@ import dataclasses
 import glob
 import os
 
-import sweep
-import toml
+from experiments import Fault, read_toml
+from experiments.cells import as_flag_value, folder_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The engine's defaults, which are omitted in a folder's name.
@@ -16,10 +16,7 @@ DEFAULTS = {"weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1, "teo
             "teon-roles": "q,k,v", "ns-steps": 5, "ortho": "polar-express", "teon-rms-match": False,
             "teon-normalize-slices": False}
 TUNING_SEED = 1
-
-
-class Fault(Exception):
-    pass
+VOCABULARIES = {"bytes": 257, "gpt2": 50257, "llama2": 32000}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +42,10 @@ class Scale:
     diagnose_every: int
     models: dict
     extend_grid: int = 0  # at most this many rates are added while the grid's best rate is its lowest or highest
+
+    def vocabulary_size(self, program):
+        name = self.vocabulary[program]
+        return int(name[6:]) if name.startswith("train:") else VOCABULARIES[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +93,14 @@ class Cell:
     seed: int
 
     def folder(self, out):
-        named = {k: sweep.as_flag_value(v) for k, v in self.flags}
+        named = {k: as_flag_value(v) for k, v in self.flags}
         rates = {"lr": f"{self.rate:.4g}"} | ({"adamw-lr": f"{self.adamw_rate:.4g}"} if self.adamw_rate else {})
-        return sweep.folder_of(os.path.join(out, self.model.name), named | rates | {"seed": str(self.seed)})
+        return folder_of(os.path.join(out, self.model.name), named | rates | {"seed": str(self.seed)})
 
     def options(self):
         """All flags of the run except paths."""
         rates = {"lr": self.rate} | ({"adamw-lr": self.adamw_rate} if self.adamw_rate else {})
         return self.model.flags | dict(self.flags) | rates | {"seed": self.seed}
-
-
-def read(path):
-    try:
-        with open(path, "rb") as file:
-            return toml.load(file)
-    except (OSError, toml.TOMLDecodeError) as error:
-        raise Fault(f"{path}: {error}") from None
 
 
 def build(kind, where, values):
@@ -123,7 +116,7 @@ def build(kind, where, values):
 
 def load_scales(folder):
     path, scales = os.path.join(folder, "scales.toml"), {}
-    for name, values in read(path).items():
+    for name, values in read_toml(path).items():
         models = {}
         for model, flags in values.pop("models").items():
             rates, beside = flags.pop("rates"), flags.pop("adamw_beside", None)
@@ -138,7 +131,7 @@ def load_tables(folder):
         name = os.path.splitext(os.path.basename(path))[0]
         if name == "scales":
             continue
-        values = read(path)
+        values = read_toml(path)
         rows = [build(Row, f"{path}: {row.get('name', 'a row')}", row) for row in values.pop("rows", [])]
         table = build(Table, path, values | {"id": name, "rows": rows})
         names = [r.name for r in rows]

@@ -87,3 +87,9 @@ def holm(p_values):
     for rank, i in enumerate(known):
         corrected[i] = least = min(1.0, max(least, p_values[i] * (len(known) - rank)))
     return corrected
+
+
+def correct(comparisons):
+    """Replaces p of the comparisons by p corrected for their number."""
+    for comparison, p in zip(comparisons, holm([c.p for c in comparisons])):
+        comparison.p = p
