@@ -7,6 +7,15 @@ limit, and prints tables of medians. On a GPU it appends them to bench/RESULTS.m
 bytes of every kernel with an H200's limit, and "not run" for the rest.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import collections
 import datetime
@@ -20,7 +29,6 @@ import time
 from bench_train import find_torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-H200 = {"name": "H200 (data sheet)", "flops": 989e12, "bytes": 4.8e12}
 LENGTHS, HEAD_SIZES, STARTS = (256, 1024, 8192), (64, 128), 3
 
 
@@ -91,10 +99,10 @@ def limits_of(device, kernels):
     program failed before it copied."""
     copies = [row["bytes"] / row["ms"] * 1000 for row in kernels if row["name"] == "copy" and row["ms"]]
     if not copies:
-        return H200
+        return {"name": "H200 (data sheet)", "flops": device["h200_flops"], "bytes": device["h200_bytes"]}
     peak = device["peak_bf16_flops"]
     return {"name": ("data sheet" if peak else "an H200's arithmetic") + " and measured copy",
-            "flops": peak or H200["flops"], "bytes": statistics.median(copies)}
+            "flops": peak or device["h200_flops"], "bytes": statistics.median(copies)}
 
 
 def kernel_table(rows, limits):
@@ -171,4 +179,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

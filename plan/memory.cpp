@@ -113,7 +113,7 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (plan/gpu_rates.h).
+// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (base/gpus.h).
 constexpr double kFlopsPerByte = 15e3;
 
 // Returns how many blocks' activations can be copied to the host while the forward pass computes.
