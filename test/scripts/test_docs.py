@@ -257,7 +257,7 @@ class TextTest(Case):
                 if path.parent.name not in ("build", "runs"):
                     for name in re.findall(r"(?<![\w<])((?:docs/)?[A-Za-z_]+\.md)\b", path.read_text(errors="replace")):
                         self.assertTrue((ROOT / name).exists() or (path.parent / name).exists()
-                                        or name in ("compare.md", "REPRODUCTION.md", "docs/reproduction_SCALE.md"),
+                                        or name in ("compare.md", "report.md"),
                                         f"{path}: {name}")
 
     def test_the_citation_has_the_required_fields(self):
