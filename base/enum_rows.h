@@ -5,8 +5,8 @@
 
 namespace teon {
 
-// For an enum with one row of a table, {kind, name, ...}, for each value: its names. The enum ends with `count`. Does not
-// compile if a value has no row, or if the rows are in another order.
+// Returns the names of an enum that ends with `count` and has one row of a table, {kind, name, ...}, for each other
+// value. Does not compile if a value has no row, or if the rows are in another order.
 template <typename Row, size_t n>
 constexpr auto names_of_rows(const Row (&rows)[n]) {
     using E = decltype(Row::kind);

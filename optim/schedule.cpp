@@ -1,5 +1,7 @@
 #include "optim/schedule.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <vector>
 
