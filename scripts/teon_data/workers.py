@@ -14,7 +14,7 @@ from .documents import Reader, ReadOptions, cut_texts
 from .files import Failure, first_line
 from .interrupts import held, leave_to_parent
 from .shards import token_dtype, write_part, write_shard
-from .source_bytes import SEPARATOR, TokenLengths, corrections_of
+from .source_bytes import TokenLengths, corrections_of
 from .token_table import adds_first_blank
 
 BATCH_CHARS = 1 << 20  # text encoded at a time
@@ -69,12 +69,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens of consecutive texts: an array of the shards' type, the documents that begin in it, corrections and the
-    documents' bytes, each document after a separator (source_bytes.py)."""
+    """Tokens of consecutive texts: an array of the shards' type, the documents that begin in it, and corrections
+    (source_bytes.py)."""
     tokens: object
     documents: int
     corrections: object
-    text: bytes
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def tokenized(documents, worker, path, rows, in_pieces, report):
 
     def encode_batch():
         nonlocal done
-        pieces, sizes, sources, kept, kept_begins = [], [], [], [], []
+        pieces, sizes, sources, kept_begins = [], [], [], []
         begun = 0
         for position, (text, begin, ids) in enumerate(zip(texts, begins, encode_each(tokenizer, texts))):
             if isinstance(ids, str):
@@ -143,11 +142,9 @@ def tokenized(documents, worker, path, rows, in_pieces, report):
             if begin:
                 pieces.append(delimiter)
             pieces.append(ids)
-            source = text.encode()
-            kept.append(SEPARATOR + source if begin else source)
             sizes.append(size)
             kept_begins.append(begin)
-            sources.append(len(source))
+            sources.append(len(text.encode()))
             begun += begin
         array = np.concatenate(pieces, dtype=dtype, casting="unsafe") if pieces else delimiter[:0]
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -156,7 +153,7 @@ def tokenized(documents, worker, path, rows, in_pieces, report):
                                      np.array(sources, np.int64))
         done = Advance(done.chars + chars, done.tokens + array.size, done.documents + begun)
         report(done)
-        return Batch(array, begun, corrections, b"".join(kept))
+        return Batch(array, begun, corrections)
 
     for text, begin in documents:
         texts.append(text)
