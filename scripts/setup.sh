@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the missing packages for building and testing and names them. Supports Debian 12 and 13 and Ubuntu 22.04 and
-# 24.04; on other systems it prints what to install.
+# Installs the missing packages for building and testing and names them. Supports Debian 12 or 13 or Ubuntu 22.04 or
+# 24.04, on x86-64; on other systems it prints what to install.
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
@@ -10,7 +10,8 @@
 #   scripts/setup.sh check      installs nothing; fails and names the missing packages if building would fail
 #   scripts/setup.sh            packages and venv
 #
-# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. INCLUDES: the build's include flags.
+# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. TESTS=0: only programs are built, without Catch2.
+# INCLUDES: the build's include flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,7 @@ say() { echo "setup: $*"; }
 # Header-only packages for building: package, header.
 headers=("nlohmann-json3-dev <nlohmann/json.hpp>" "libxxhash-dev <xxhash.h>"
     "libfmt-dev <fmt/format.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
+[ "${TESTS:-1}" != 0 ] || unset 'headers[3]'
 # Libraries of a CPU build: package, flags, and a program that uses the needed functions. Checking for the header is not
 # enough, because several packages have headers of the same name.
 features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>
@@ -114,7 +116,7 @@ packages() {
     [ "${SETUP:-1}" != 0 ] || return 0
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "this system's ${wanted[*]} is not usable, perhaps too old:" \
-        "Debian 12 or 13 or Ubuntu 22.04 or 24.04 is needed" >&2; return 1; }
+        "Debian 12 or 13 or Ubuntu 22.04 or 24.04, on x86-64, is needed" >&2; return 1; }
 }
 
 venv() {

@@ -24,7 +24,10 @@ class TokenLengths:
         self.delimiter = delimiter
         self.of = np.array([len(token) for token in table], np.int32)
         self.of[delimiter] = 0
-        self.added = np.array([token[:1] == b" " for token in table], np.int32) if first_blank else None
+        self.added = None
+        if first_blank:
+            self.added = np.array([token[:1] == b" " for token in table], np.int32)
+            self.added[delimiter] = 0
 
     def __call__(self, tokens, previous):
         """Returns the bytes of each token of an array; `previous` is the token before the first, or None."""

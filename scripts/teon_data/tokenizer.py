@@ -248,6 +248,9 @@ def check_name(name, bpe_dir, delimiter):
         elif os.path.isdir(name):
             if not any(os.path.isfile(os.path.join(name, file)) for file in FILES):
                 raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in this folder")
+        elif os.path.isfile(name) and is_tiktoken(name):
+            raise UsageError(f"--tokenizer {name}: is tiktoken's file of ranks, which lacks the pattern that divides a "
+                             "text into words; give the model's tokenizer.json, as in --tokenizer hf:OWNER/NAME")
         elif not name.endswith((".model", ".json")):
             raise UsageError(f"--tokenizer {name}: expected gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the "
                              "path of a tokenizer.model, a tokenizer.json or a folder with one of them")
@@ -257,6 +260,12 @@ def check_name(name, bpe_dir, delimiter):
         raise UsageError(f"--bpe-dir is for the tokenizer gpt2, not {name}")
     if delimiter is not None and (name in ("gpt2", "bytes") or name.startswith("train:")):
         raise UsageError(f"--delimiter cannot be set for the tokenizer {name}, which has its own")
+
+
+def is_tiktoken(path):
+    """Returns whether a file has lines of tokens in base 64 with their ranks, as Llama 3's tokenizer.model."""
+    with open(path, "rb") as file:
+        return bool(re.fullmatch(rb"[A-Za-z0-9+/]+=* [0-9]+\s*", file.readline(1000)))
 
 
 def create(folder, name, bpe_dir, delimiter, texts):
