@@ -224,6 +224,10 @@ def read_runs(patterns):
         runs = list(filter(has_bits_per_byte, runs))
         for run in runs:
             run.evals = [m | {"loss": m["val_bits_per_byte"]} for m in run.evals]
+            if run.config["data"].get("val_bytes_of") != "source":
+                run.remarks.append(f"{run.folder}: its bytes are those that the tokens spell, which may differ from "
+                                   "the text's by some percent; prepare its validation data again for exact bits per "
+                                   "byte")
     return runs, faults
 
 

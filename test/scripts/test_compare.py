@@ -250,6 +250,16 @@ class CompareTest(Case):
         self.assertEqual(labels, [f"adamw note={'x' * 19}...{'x' * 18} channels=64",
                                   f"adamw note={'y' * 19}...{'y' * 18} channels=128"])
 
+    def test_runs_whose_bytes_are_not_the_texts_are_marked(self):
+        for name, tokenizer, bytes_of in (("a", "t1", "source"), ("b", "t2", "tokens"), ("c", "t2", None)):
+            folder = write_new_run(self.folder / name, bits=2.1, tokenizer=tokenizer, val=name, text="same")
+            path = folder / "config.json"
+            data = read_json(path)["data"]
+            change_json(path, data=data | ({"val_bytes_of": bytes_of} if bytes_of else {}))
+        result = self.compare(*(self.folder / name for name in "abc"))
+        marked = re.findall(r"(\w+): its bytes are those that the tokens spell", result.stdout)
+        self.assertEqual(marked, ["b", "c"])
+
     def test_a_run_without_bits_per_byte_is_omitted_if_they_are_compared(self):
         write_new_run(self.folder / "a", bits=2.1)
         write_new_run(self.folder / "b", seed=2)

@@ -48,6 +48,7 @@ NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
     "pip install ./scripts": "test_teon_torch.py does it",
     "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
+    "podman": "needs a container engine; test/machines.sh runs the image's steps",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
 MADE = ("make help", "make check-layers", "make compile_commands.json")  # the others are planned
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
@@ -277,6 +278,16 @@ class TextTest(Case):
             with self.subTest(command=command, pages=sorted(pages)):
                 plan = [] if command.startswith(MADE) else ["-n"]
                 self.call("make", *plan, "-C", ROOT, "SETUP=0", f"BACKEND={BACKEND}", *words, env=environment)
+
+    def test_the_supported_systems_are_the_same_everywhere(self):
+        for name in ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "scripts/setup.sh", "Containerfile"):
+            text = re.sub(r"[\s#]+", " ", (ROOT / name).read_text())
+            self.assertIn("Debian 12 or 13 or Ubuntu 22.04 or 24.04, on x86-64", text, name)
+        images = re.findall(r'image: "(?:debian|ubuntu):([\d.]+)"', (ROOT / ".github/workflows/ci.yml").read_text())
+        self.assertEqual(images, ["12", "13", "22.04", "24.04"])
+        rows = re.findall(r"^(\w+) +\| (\w+) ", (ROOT / "test/machines.sh").read_text(), re.M)
+        self.assertEqual(rows[:4], [("debian12", "bookworm"), ("debian13", "trixie"), ("ubuntu22", "jammy"),
+                                    ("ubuntu24", "noble")])
 
     def test_the_version_is_the_changelogs(self):
         found = re.search(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
