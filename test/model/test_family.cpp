@@ -124,7 +124,7 @@ TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in
 }
 
 TEST_CASE("model/family: keys that change no result are named; with another value, or of unknown meaning, refused") {
-    json j = written(llama_config("tiny"));
+    json j = written(llama_family().config("tiny"));
     std::vector<std::string> names;
     decoder_config(j, families(), "config.json", &names);
     REQUIRE(names.empty());
@@ -195,12 +195,12 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
         REQUIRE(error_with(j, "dtype", "bfloat16").empty());
     }
     REQUIRE(error_of<UsageError>([] {
-                decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
+                decoder_config(written(gpt2_family().config("tiny")), {llama_family()}, "folder/config.json");
             }) == "folder/config.json: model_type is 'gpt2'; only llama is supported");
 }
 
 TEST_CASE("model/family: all published forms of LLaMA's rotary base are read") {
-    json j = written(llama_config("tiny"));
+    json j = written(llama_family().config("tiny"));
     j.erase("rope_scaling");
     REQUIRE(read(j).rope_base == 10000.0f);
     j.erase("rope_theta");
