@@ -290,7 +290,8 @@ setup: packages venv  ## Install what is missing: packages, and .venv for plots 
 packages:
 	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh packages
 check-packages:
-	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh check
+	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' TESTS=$(if $(filter-out all $(PROGRAMS),$(MAKECMDGOALS)),1,0) \
+	    scripts/setup.sh check
 venv: | packages
 	@scripts/setup.sh venv
 
@@ -310,6 +311,12 @@ format-check:  ## Fail if a source is not formatted
 	    { echo "SKIPPED: format-check: needs clang-format 14"; exit 0; }; \
 	    $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED) && echo "format: clean"
 
+compile_commands.json: FORCE  ## Write the command that compiles each file, for clangd and editors
+	@for file in $(filter-out $(ONLY_$(if $(filter cuda,$(BACKEND)),cpu,cuda)),$(ALL)); do \
+	    case $$file in *.cu) command='$(CU_$(BACKEND))' ;; *) command='$(CPP_$(BACKEND))' ;; esac; \
+	    printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$file "$$command" $$file; \
+	done | sed '1s/^/[/; $$s/,$$/]/' >$@
+
 build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
 	@$(PYTHON) scripts/make_corpus.py $(@D)
 
@@ -319,7 +326,7 @@ clean:  ## Remove everything that was built
 help:  ## Print this list
 	@sed -n 's/^#   \([A-Z0-9_]*=.*\)/  \1/p' Makefile
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \

@@ -7,6 +7,15 @@ limit, and prints tables of medians. On a GPU it appends them to bench/RESULTS.m
 bytes of every kernel with an H200's limit, and "not run" for the rest.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import collections
 import datetime
@@ -170,4 +179,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

@@ -10,6 +10,16 @@ innermost loops with the most anchors, or the whole kernel if `loops` is 0. An a
 regular expression; it stands for `per` elements, times the number that the expression's group finds. For a new kernel
 add a row with the counts {"sm_80": [0, 0], "sm_90a": [0, 0]}, then --write.
 """
+
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import importlib.util
 import json
@@ -162,4 +172,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

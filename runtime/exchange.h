@@ -14,8 +14,8 @@ namespace teon {
 // Returns whether MPI connects the ranks: always on CPUs.
 bool meets_through_mpi(const Launch& launch);
 
-// Returns rank 0's payload on every rank; all ranks pass payloads of the same size. Initializes MPI. Has no timeout: the
-// caller's watchdog ends the wait. Throws Error if this program's MPI did not start the ranks.
+// Returns rank 0's payload on every rank; all ranks pass payloads of the same size. Initializes MPI. Has no timeout:
+// the caller's watchdog ends the wait. Throws Error if this program's MPI did not start the ranks.
 std::string broadcast_over_mpi(const Launch& launch, std::string payload);
 // Finalizes MPI if it was used. The last call of a rank, after all ranks have finished.
 void leave(const Launch& launch) noexcept;

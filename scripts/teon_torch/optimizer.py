@@ -290,8 +290,13 @@ def update_of_part(x, v, group, lr):
         o, v = normalize_neurons(o, v, group)
         v = v.flatten(2, 3).flatten(0, 1)
         factor = group["update_rms"] or factor
-    if group["rms_match"]:
-        factor *= math.sqrt(min(m, n) / (heads * min(z.shape[-2:]) / K))
+    if v is None or not group["update_rms"]:  # else the root mean square is given
+        # Slices of a semi-orthogonal unfolding have a mean square norm of its short side / K. The heads together get
+        # the size of the whole matrix's update or, with rms_match, of Muon's.
+        rows, columns = z.shape[-2:]
+        whole = min(rows * heads, columns) if order == UNFOLDED[1] else min(rows, columns * heads)
+        wanted = min(m, n) if group["rms_match"] else whole / K
+        factor *= math.sqrt(wanted / (heads * min(rows, columns) / K))
     return o.flatten(2, 3).flatten(0, 1) * (lr * factor), v
 
 
