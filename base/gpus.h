@@ -49,8 +49,11 @@ inline constexpr GpuRates kH100Rates = {7.56e+14, 4.21e+14, 827, 2.8e+12, 3e+11,
 inline constexpr GpuRates kH200Rates = {7.56e+14, 4.21e+14, 628, 4e+12, 3e+11, 4.2e+10};
 inline constexpr GpuRates kA100Rates = {2.85e+14, 1.38e+14, 436, 1.7e+12, 2e+11, 2.1e+10};
 
+// "NVIDIA H100 Tensor Core GPU", column SXM: 1,979 TFLOPS with sparsity, 3.35 TB/s
 inline constexpr GpuSheet kH100 = {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 227, 81559, 989, 3350};
+// "NVIDIA H200 Tensor Core GPU": 1,979 TFLOPS with sparsity, 141 GB at 4.8 TB/s
 inline constexpr GpuSheet kH200 = {"H200", "NVIDIA H200", 90, 132, 227, 143771, 989, 4800};
+// "NVIDIA A100 Tensor Core GPU", column 80GB SXM: 312 TFLOPS, 2,039 GB/s
 inline constexpr GpuSheet kA100 = {"A100", "NVIDIA A100-SXM4-80GB", 80, 108, 163, 81920, 312, 2039};
 
 // The row of a GPU that was not calibrated: the shares of the data sheet that products reach on an H100, and attention
@@ -69,11 +72,16 @@ inline constexpr GpuModel kGpus[] = {
     {kH100, kH100Rates, kStepTimeSpread},
     {kH200, kH200Rates, kStepTimeSpread},
     {kA100, kA100Rates, kStepTimeSpread},
+    // "NVIDIA HGX B200", a GPU of eight: 4.5 PFLOPS with sparsity, 8 TB/s
     by_data_sheet({"B200", "NVIDIA B200", 100, 148, 227, 183359, 2250, 8000}, 148 * 2048 * 1.965e-3,
                   2 * kH100Rates.nvlink, kH100Rates.pcie),
+    // "NVIDIA L40S": 362.05 TFLOPS, 864 GB/s
     by_data_sheet({"L40S", "NVIDIA L40S", 89, 142, 99, 46068, 362, 864}, 362, kA100Rates.pcie, kA100Rates.pcie),
+    // "NVIDIA Ada GPU Architecture", appendix A: 165.2 TFLOPS with float sums (330.3 with sums in half), 1,008 GB/s
     by_data_sheet({"RTX 4090", "NVIDIA GeForce RTX 4090", 89, 128, 99, 24564, 165, 1008}, 165, kA100Rates.pcie / 2,
                   kA100Rates.pcie),
+    // "NVIDIA RTX Blackwell GPU Architecture", appendix A: 209.5 TFLOPS with float sums (419 with sums in half),
+    // 1,792 GB/s
     by_data_sheet({"RTX 5090", "NVIDIA GeForce RTX 5090", 120, 170, 99, 32607, 210, 1792}, 210, kH100Rates.pcie / 2,
                   kH100Rates.pcie),
 };

@@ -1,5 +1,7 @@
 #include "train/run.h"
 
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>

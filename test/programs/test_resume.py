@@ -127,6 +127,39 @@ class ResumeTest(RunCase):
         self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
         self.assertEqual(self.checkpoints("a"), ["step_00000002"])
 
+    @needs("xxhash")
+    def test_a_mixture_of_an_older_version_continues_in_its_order(self):
+        rng = random.Random(2)
+        for name, count in (("a", 1000), ("b", 3000)):
+            write_shards(self.folder / name, *([rng.randrange(64) for _ in range(n)] for n in (count, 200)))
+        flags = ["--checkpoint-every", 10, "--val-data", self.data]
+        how = {"data": f"{self.folder / 'a'}:1,{self.folder / 'b'}:1", "steps": 40}
+        note = "keeps its order of the mixture"
+        self.assertNotIn(note, self.train("new", *flags, **how).stdout)
+        whole = self.metrics("new", "step")
+
+        def cut(run, in_turn):
+            for step in (20, 30, 40):
+                shutil.rmtree(self.checkpoint(run, step))
+            state = read_json(self.checkpoint(run, 10) / "trainer.json")
+            self.assertIs(state["run"]["data"].pop("mixture_in_turn"), True)
+            if in_turn:
+                state["run"]["data"]["mixture_in_turn"] = True
+            write_as_if_saved(self.checkpoint(run, 10), "trainer.json", json.dumps(state).encode())
+
+        cut("new", True)
+        self.assertNotIn(note, self.train("new", *flags, "--resume", **how).stdout)
+        self.assertEqual([m["loss"] for m in self.metrics("new", "step")], [m["loss"] for m in whole])
+        cut("new", False)  # as version 0.2 wrote it
+        self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))
+        older = [m["loss"] for m in self.metrics("new", "step")]
+        self.assertEqual(older[:10], [m["loss"] for m in whole[:10]])
+        self.assertNotEqual(older[10:], [m["loss"] for m in whole[10:]])
+        for step in (30, 40):
+            shutil.rmtree(self.checkpoint("new", step))
+        self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))  # later ones, too
+        self.assertEqual([m["loss"] for m in self.metrics("new", "step")], older)
+
     def test_resuming_removes_checkpoints_that_a_killed_run_should_have_removed(self):
         self.train("a", "--checkpoint-every", 10)
         self.assertEqual(len(self.checkpoints("a")), 4)
