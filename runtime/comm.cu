@@ -246,7 +246,7 @@ private:
     }
     // Every rank makes the same id from the address.
     ncclUniqueId id_from_address(std::string& where) {
-        where = " at " + nccl_address(launch_);
+        where = " at " + address_of_rank_0(launch_);
         ncclUniqueId id{};
         check_nccl(ncclGetUniqueId(&id), "making NCCL's id" + where);
         return id;

@@ -59,7 +59,7 @@ void leave(const Launch&) noexcept {}
 
 #endif
 
-std::string nccl_address(const Launch& l) {
+std::string address_of_rank_0(const Launch& l) {
     constexpr const char* kVariable = "NCCL_COMM_ID";
     if (const char* address = std::getenv(kVariable); address && *address) return address;
     CHECK_USAGE(!l.host.empty(), "{} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT", l.by);

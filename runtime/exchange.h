@@ -22,6 +22,6 @@ void leave(const Launch& launch) noexcept;
 
 // Returns the address where NCCL is to listen on rank 0, as NCCL_COMM_ID has it, and sets that variable if it is not
 // set. Throws UsageError if the environment has no address.
-std::string nccl_address(const Launch& launch);
+std::string address_of_rank_0(const Launch& launch);
 
 }  // namespace teon

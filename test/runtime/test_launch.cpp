@@ -12,30 +12,14 @@ using namespace teon;
 
 namespace {
 
-// Has exactly these of the variables that launchers set. Restores the others at its end.
+// Has exactly these of the variables that launchers other than MPI's set. Restores the others at its end.
 class Environment {
 public:
     explicit Environment(std::map<std::string, std::string> variables) {
-        for (const char* name : {"RANK",
-                                 "WORLD_SIZE",
-                                 "LOCAL_RANK",
-                                 "LOCAL_WORLD_SIZE",
-                                 "MASTER_ADDR",
-                                 "MASTER_PORT",
-                                 "NCCL_COMM_ID",
-                                 "TORCHELASTIC_USE_AGENT_STORE",
-                                 "OMPI_COMM_WORLD_RANK",
-                                 "OMPI_COMM_WORLD_SIZE",
-                                 "PMI_RANK",
-                                 "PMI_SIZE",
-                                 "PMIX_RANK",
-                                 "SLURM_PROCID",
-                                 "SLURM_LOCALID",
-                                 "SLURM_STEP_NUM_TASKS",
-                                 "SLURM_STEP_NODELIST",
-                                 "SLURM_JOB_NODELIST",
-                                 "SLURM_JOB_ID",
-                                 "SLURM_STEP_ID"}) {
+        for (const char* name :
+             {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NCCL_COMM_ID",
+              "TORCHELASTIC_USE_AGENT_STORE", "PMIX_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS",
+              "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
             if (const char* value = std::getenv(name)) before_[name] = value;
             ::unsetenv(name);
             names_.push_back(name);
@@ -66,7 +50,7 @@ TEST_CASE("runtime/launch: NCCL listens at the launcher's address, in the form t
                                {"MASTER_ADDR", c.host},
                                {"MASTER_PORT", "2950"},
                                {"TORCHELASTIC_USE_AGENT_STORE", c.store}});
-        REQUIRE(nccl_address(launch_from_environment()) == c.address);
+        REQUIRE(address_of_rank_0(launch_from_environment()) == c.address);
         REQUIRE(std::string(std::getenv("NCCL_COMM_ID")) == c.address);
     }
 }
@@ -75,13 +59,13 @@ TEST_CASE("runtime/launch: an address of the user's comes first, and none at all
     const std::map<std::string, std::string> ranks = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
     {
         const Environment set(ranks);
-        REQUIRE_THROWS_AS(nccl_address(launch_from_environment()), UsageError);
+        REQUIRE_THROWS_AS(address_of_rank_0(launch_from_environment()), UsageError);
         REQUIRE(std::getenv("NCCL_COMM_ID") == nullptr);
     }
     std::map<std::string, std::string> own = ranks;
     own["MASTER_ADDR"] = "gpu07", own["MASTER_PORT"] = "2950", own["NCCL_COMM_ID"] = "10.0.0.1:4000";
     const Environment set(own);
-    REQUIRE(nccl_address(launch_from_environment()) == "10.0.0.1:4000");
+    REQUIRE(address_of_rank_0(launch_from_environment()) == "10.0.0.1:4000");
 }
 
 TEST_CASE("runtime/launch: the ranks of a Slurm step agree on a port of its first node, and other steps have another") {
@@ -91,7 +75,7 @@ TEST_CASE("runtime/launch: the ranks of a Slurm step agree on a port of its firs
                                {"SLURM_STEP_NODELIST", "gpu[07-09,12],login"},
                                {"SLURM_JOB_ID", "1234"},
                                {"SLURM_STEP_ID", step}});
-        return nccl_address(launch_from_environment());
+        return address_of_rank_0(launch_from_environment());
     };
     REQUIRE(address("0", "0").starts_with("gpu07:2"));
     REQUIRE(address("0", "0") == address("15", "0"));
