@@ -8,7 +8,7 @@ batches    texts to tokens, some at a time
 tokenizer  tokenizers behind one interface, and their folder beside the shards
 token_table   tokens.bin, the bytes of every token
 round_trip    whether texts can be restored from their tokens
-source_bytes  bytes of text behind tokens, and their hash
+source_bytes  bytes of text behind tokens
 shards     the binary layout, parts and shards on disk, verify and info
 workers    the worker processes and their tasks
 pipeline   the order of work, and the state from which an interrupted run continues

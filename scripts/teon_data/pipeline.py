@@ -26,11 +26,10 @@ from .files import Failure, UsageError, WrongOption, check_shape, read_json, syn
 from .interrupts import raise_received
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
-from .source_bytes import TextHash
 from .sources import LocalSource, open_source, units
 from .workers import Join, Pool, Tokenize
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 NAMED_TEXTS = 20    # that are left out; further ones are only counted
 MOST_UNITS, MOST_SHARDS = 100_000, 10_000
@@ -45,7 +44,7 @@ CURES = {  # reason of bad rows: advice
     "NUL bytes": "it is not text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
 # The shape of state.json in this version (check_shape).
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
-         "consumed": int, "rows": {str: int}, "text": [int], "tokenizer": {"vocab_size": int, "delimiter": int}}
+         "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest in this version
 
 
@@ -201,7 +200,7 @@ class Run:
             os.makedirs(self.parts_folder)
             state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
                      "tokenizer": description, "next_shard": 0, "frontier": [0, 0, 0], "shards": [], "consumed": 0,
-                     "rows": dict.fromkeys(ROW_COUNTS, 0), "text": [0, 0]}
+                     "rows": dict.fromkeys(ROW_COUNTS, 0)}
         self.state = state
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
@@ -464,15 +463,11 @@ class Run:
         for name, count in zip(ROW_COUNTS, part.rows):
             self.state["rows"][name] += count
         self.state["consumed"] += part.consumed
-        text = TextHash(*self.state["text"])
-        text.append(*part.text)
-        self.state["text"] = [text.length, text.value]
 
     # ---- The end
 
     def _finish(self):
         state, tokenizer = self.state, self.tokenizer
-        all_tokens = self.finished_tokens + self.chain_tokens
         for part in self.chain:  # parts without tokens, and parts behind --max-tokens
             self._count_part(part)
         self._check_rows(self.source.description)  # --max-tokens may have ended within a file
@@ -480,8 +475,6 @@ class Run:
             raise WrongOption(f"{self.source.description}: no text found")
         tokens = sum(shard["tokens"] for shard in state["shards"])
         documents = sum(shard["documents"] for shard in state["shards"])
-        whole = tokens == all_tokens
-        text = {"bytes": state["text"][0] - documents, "hash": TextHash(*state["text"]).hex()} if whole else None
         bad_rows = {name: count for name, count in state["rows"].items() if name != "good"}
         files = [{"file": path, "bytes": size} for path, size, _ in state["files"]]
         manifest = {
@@ -490,7 +483,6 @@ class Run:
             "tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": tokenizer["delimiter"],
             "token_bytes": self.dtype.itemsize,
             "tokens": tokens, "documents": documents,
-            "text": text,  # of all documents, unless --max-tokens cut the last one
             "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"],
             "options": state["options"]}
         write_json(self.manifest_path, manifest)

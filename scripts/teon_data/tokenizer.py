@@ -86,20 +86,18 @@ class Gpt2:
 
 def gpt2_ranks(folder):
     """Returns {bytes: id} of the tokens of vocab.bpe. Checks that encoder.json has the same ids."""
-    byte_of = byte_alphabet()
-    characters = dict.fromkeys(range(256), "\u0100")  # which latin-1 lacks, unless it stands for a byte
-    characters |= {ord(character): chr(byte) for byte, character in byte_of.items()}
+    bytes_of = {character: bytes([byte]) for byte, character in byte_alphabet().items()}
     merges, encoder = os.path.join(folder, "vocab.bpe"), os.path.join(folder, "encoder.json")
     try:
         with open(merges, encoding="utf-8") as file:
-            pairs = [line.split() for line in file.read().split("\n")[1:] if line]
-        words = list(byte_of.values()) + [first + second for first, second in pairs]
-        ranks = {word.translate(characters).encode("latin-1"): rank for rank, word in enumerate(words)}
-    except (OSError, ValueError) as error:
+            for line in filter(None, file.read().split("\n")[1:]):
+                first, second = line.split()
+                bytes_of[first + second] = bytes_of[first] + bytes_of[second]
+    except (OSError, ValueError, KeyError) as error:
         raise Failure(f"{merges}: not a vocab.bpe of GPT-2's form ({first_line(error)})") from error
-    if read_json(encoder) != {word: rank for rank, word in enumerate(words)} | {GPT2_DELIMITER: len(words)}:
+    if read_json(encoder) != {word: rank for rank, word in enumerate([*bytes_of, GPT2_DELIMITER])}:
         raise Failure(f"{encoder}: its ids are not those of vocab.bpe followed by {GPT2_DELIMITER}")
-    return ranks
+    return {word: rank for rank, word in enumerate(bytes_of.values())}
 
 
 class SentencePiece:
