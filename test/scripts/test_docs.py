@@ -44,8 +44,9 @@ NOT_RUN = {  # the beginning of a command: why
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
-    "pip install ./scripts": "test_teon_torch.py does it",
-    "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
+    "pip install ./scripts": "test_teon_torch_package.py does it",
+    "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
+    "torchrun": "test_teon_torch_package.py runs it where torch is",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
