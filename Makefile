@@ -232,7 +232,7 @@ test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's outp
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
-	@$(PYTHON) bench/model_gpu.py check build/cuda-check
+	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
 gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 minutes; PARTS="build tests" for less)
 	@scripts/gpu_check.sh $(PARTS)
@@ -283,29 +283,15 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps beside PyTorch's (9 minutes)
 	@$(PYTHON) bench/bench_gpu.py $<
 
-predict:  ## Predict a GPU's time for a GPT-2 124M step, from instruction counts and published measurements
-	@$(PYTHON) bench/model_gpu.py
-
-# A layer of GPT-2 124M at its full width and sequence length, for 1 sequence and for the 11 sequences that fill an H200
-# in one backward pass of attention.
-COUNTED_RUNS := $(foreach gpu,H200 A100,$(foreach sequences,1 11,build/counts/$(gpu)-$(sequences).json))
-build/counts/%.json: build/cuda-model/train_gpt2 $(MODEL_GPU) build/corpus/manifest.json
-	@mkdir -p $(@D) && rm -rf $(@D)/run-$*
-	@LD_LIBRARY_PATH=build/model-gpu CUDA_DEVICE=$(firstword $(subst -, ,$*)) CUDA_COUNTS=$@ $< --data build/corpus \
-	    --model small --layers 1 --optimizer muon --dtype bf16 --micro-batch $(lastword $(subst -, ,$*)) \
-	    --batch-tokens $$(($(lastword $(subst -, ,$*)) * 1024)) --steps 1 --eval-tokens 1024 --checkpoint-every 0 \
-	    --out build/counts/run-$* > $@.log
-counts: $(COUNTED_RUNS) $(CHECK_CUDA)  ## Count the instructions that predict uses, on the modelled GPU
-	@$(PYTHON) bench/model_gpu.py count build/cuda-check $(COUNTED_RUNS)
-
 # These goals build cpu/ with either backend and need its libraries.
-SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults counts build/model-gpu/%,\
+SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults build/model-gpu/%,\
     $(MAKECMDGOALS)),cpu,$(BACKEND))
 setup: packages venv  ## Install what is missing: packages, and .venv for plots and tokenizers
 packages:
 	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh packages
 check-packages:
-	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' scripts/setup.sh check
+	@BACKEND=$(SETUP_BACKEND) INCLUDES='$(INCLUDES)' TESTS=$(if $(filter-out all $(PROGRAMS),$(MAKECMDGOALS)),1,0) \
+	    scripts/setup.sh check
 venv: | packages
 	@scripts/setup.sh venv
 
@@ -325,6 +311,12 @@ format-check:  ## Fail if a source is not formatted
 	    { echo "SKIPPED: format-check: needs clang-format 14"; exit 0; }; \
 	    $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED) && echo "format: clean"
 
+compile_commands.json: FORCE  ## Write the command that compiles each file, for clangd and editors
+	@for file in $(filter-out $(ONLY_$(if $(filter cuda,$(BACKEND)),cpu,cuda)),$(ALL)); do \
+	    case $$file in *.cu) command='$(CU_$(BACKEND))' ;; *) command='$(CPP_$(BACKEND))' ;; esac; \
+	    printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$file "$$command" $$file; \
+	done | sed '1s/^/[/; $$s/,$$/]/' >$@
+
 build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
 	@$(PYTHON) scripts/make_corpus.py $(@D)
 
@@ -334,9 +326,9 @@ clean:  ## Remove everything that was built
 help:  ## Print this list
 	@sed -n 's/^#   \([A-Z0-9_]*=.*\)/  \1/p' Makefile
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
-        check-layers test-docs syntax lint tidy bench bench-gpu predict setup packages check-packages venv \
+        check-layers test-docs syntax lint tidy bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help

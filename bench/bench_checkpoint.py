@@ -6,6 +6,15 @@ the first and the last step that the terminal shows. Prints the median time of e
 consecutive runs, which other work on the machine disturbs least.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import pathlib
 import re
@@ -63,4 +72,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/gpus.h"
 #include "base/integer.h"
 #include "bench/benchmark.h"
 #include "bench/training_step.h"
@@ -189,8 +190,7 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens. Each has the name of a row of
-// model_gpu.toml, or the common beginning of the names of several rows.
+// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
@@ -304,9 +304,10 @@ void train(int length, AttentionKind attention) {
 int main(int argc, char** argv) {
     return bench::run_main([&] {
         const DeviceInfo info = device_info();
-        fmt::print(R"({{"kind": "device", "name": "{}", "gpu": {}, "peak_bf16_flops": {:.0f}}})"
+        fmt::print(R"({{"kind": "device", "name": "{}", "gpu": {}, "peak_bf16_flops": {:.0f}, )"
+                   R"("h200_flops": {:.0f}, "h200_bytes": {:.0f}}})"
                    "\n",
-                   info.name, info.is_gpu, info.peak_bf16_flops);
+                   info.name, info.is_gpu, info.peak_bf16_flops, kH200.tflops * 1e12, kH200.gb_per_s * 1e9);
         if (argc == 4 && argv[1] == std::string("train")) {
             CHECK_USAGE(info.is_gpu, "bench_gpu train: needs a GPU");
             const std::string kind = argv[3];

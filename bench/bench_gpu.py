@@ -3,13 +3,18 @@
 bench-gpu
 
 Runs the program (build/cuda/bench/bench_gpu) and scripts/bench_torch.py in turn, up to three times within the time
-limit, and prints tables of medians. The table of kernels also has model_gpu.py's predictions with their ranges, and
-lists the kernels that are more than 20% off.
-
-On a GPU it appends the tables to bench/RESULTS.md and, if model_gpu.toml has this GPU, the measurements to
-bench/measured_gpu.toml, to which predictions are fitted. Without a GPU it prints the FLOPs and bytes of every kernel
-with an H200's limit, and "not run" for the rest.
+limit, and prints tables of medians. On a GPU it appends them to bench/RESULTS.md. Without a GPU it prints the FLOPs and
+bytes of every kernel with an H200's limit, and "not run" for the rest.
 """
+
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
 
 import argparse
 import collections
@@ -21,13 +26,9 @@ import subprocess
 import sys
 import time
 
-import calibration
-import gpu_rules
-import model_gpu
 from bench_train import find_torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-H200 = {"name": "H200 (data sheet)", "flops": 989e12, "bytes": 4.8e12}
 LENGTHS, HEAD_SIZES, STARTS = (256, 1024, 8192), (64, 128), 3
 
 
@@ -84,25 +85,6 @@ def attention_table(rows):
 FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU")
 
 
-class Prediction:
-    """model_gpu.py's predictions for the kernels of a step on `device`, or on an H200 if model_gpu.toml lacks the
-    device."""
-
-    def __init__(self, device):
-        table, counts, self.fitted = model_gpu.load()
-        self.known = next((name for name, m in table["machine"].items() if m["device"] == device), None)
-        self.machine = self.known or "H200"
-        self.rows = [gpu_rules.predict(table, counts, self.machine, gelu_fusion=fused) for fused in (False, True)]
-
-    def us(self, name):
-        """(microseconds, their range) of a kernel of bench_gpu.cu; None if the table lacks the kernel."""
-        seconds = gpu_rules.seconds_of(self.rows[name in FUSED], name)
-        if seconds is None:
-            return None
-        kind = "attention" if name.startswith("attention ") and "out" not in name else "step"
-        return 1e6 * seconds, calibration.interval(self.fitted, 1e6 * seconds, kind)
-
-
 def median_ms(rows):
     """({name: rows}, {name: median ms}) of the kernels, over all starts."""
     kernels = collections.OrderedDict()
@@ -112,36 +94,20 @@ def median_ms(rows):
                      if group[0]["ms"]}
 
 
-def measured_points(kernels, ours, prediction, date):
-    """[(kind, point)] for measured_gpu.toml: kernels of a step with default flags, and steps with flash attention."""
-    both = {"program": calibration.OURS, "gpu": prediction.known}
-    source = {"source": f"make bench-gpu, {date}"}
-    points = [("kernel", {**both, "name": name, "us": 1000 * ms, **source})
-              for name, ms in median_ms(kernels)[1].items() if name not in FUSED and prediction.us(name)]
-    for T in sorted({row["T"] for row in ours}):
-        speed = [1000 * row["tokens"] / row["ms"] for row in ours if row["T"] == T and row["attention"] == "flash"]
-        if speed:
-            points.append(("step", {**both, "model": "GPT-2 124M", "B": 16384 // T, "T": T, "S": 4, "W": 1,
-                                    "tokens_per_s": statistics.median(speed), **source}))
-    return points
-
-
 def limits_of(device, kernels):
     """The GPU's limits: FLOP/s by the data sheet, bytes/s as copied. Those of an H200 if there is no GPU, or if the
     program failed before it copied."""
     copies = [row["bytes"] / row["ms"] * 1000 for row in kernels if row["name"] == "copy" and row["ms"]]
     if not copies:
-        return H200
+        return {"name": "H200 (data sheet)", "flops": device["h200_flops"], "bytes": device["h200_bytes"]}
     peak = device["peak_bf16_flops"]
     return {"name": ("data sheet" if peak else "an H200's arithmetic") + " and measured copy",
-            "flops": peak or H200["flops"], "bytes": statistics.median(copies)}
+            "flops": peak or device["h200_flops"], "bytes": statistics.median(copies)}
 
 
-def kernel_table(rows, limits, prediction):
-    """The table of the kernels of one micro-batch of 64 x 1024 tokens: time, limit, prediction and share of all
-    kernels' time. Kernels of --gelu-fusion, which is off by default, have no share. Lists the kernels that are more
-    than 20% off the prediction."""
-    off = []
+def kernel_table(rows, limits):
+    """The table of the kernels of one micro-batch of 64 x 1024 tokens: time, limit and share of all kernels' time.
+    Kernels of --gelu-fusion, which is off by default, have no share."""
     kernels, medians = median_ms(rows)
     total = sum(medians[name] * kernels[name][0]["count"] for name in medians if name not in FUSED) or None
     lines = []
@@ -151,18 +117,13 @@ def kernel_table(rows, limits, prediction):
         seconds = {"arithmetic": row["flops"] / limits["flops"], "memory": row["bytes"] / limits["bytes"]}
         bound = max(seconds, key=seconds.get)
         limit, ms = 1000 * seconds[bound], medians.get(name)
-        us, (low, high) = prediction.us(name) or (None, (None, None))
-        if ms and us and abs(1000 * ms / us - 1) > 0.2:
-            off.append(f"{name} {1000 * ms / us:.2f}")
         lines.append([name, row["count"], f"{row['flops'] / 1e9:.1f}" if row["flops"] else "-",
-                      f"{row['bytes'] / 1e6:.0f}", bound,
-                      f"{1000 * limit:.0f}", f"{us:.0f} ({low:.0f} to {high:.0f})" if us else "-"]
+                      f"{row['bytes'] / 1e6:.0f}", bound, f"{1000 * limit:.0f}"]
                      + ([f"{1000 * ms:.0f}", f"{100 * limit / ms:.0f}%",
                          "--gelu-fusion" if name in FUSED else f"{100 * ms * row['count'] / total:.1f}%"]
                         if ms else ["not run"] * 3))
-    text = table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}",
-                  f"predicted, us, {prediction.machine}", "us", "of the limit", "share of all"], lines)
-    return text + (f"\nMore than 20% off the prediction (measured / predicted): {', '.join(off)}\n" if off else "")
+    return table(["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
+                  "share of all"], lines)
 
 
 def train_table(ours, torchs):
@@ -203,12 +164,11 @@ def main():
                        for r in deadline.run(*pytorch, "--seq-len", T, "--batch", 16384 // T, "--micro-steps", 4)]
         print(f"start {start + 1} of {STARTS} done, {deadline.left():.0f} s left", file=sys.stderr)
 
-    prediction, today = Prediction(device["name"]), datetime.date.today()
-    text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {today}\n\n"
+    text = (f"## GPU: {device['name'] if device['gpu'] else 'not run'}, {datetime.date.today()}\n\n"
             "Causal attention alone, bf16, 16384 tokens of 1024 channels:\n\n" + attention_table(attention)
             + "\nThe kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved "
               "once):\n\n"
-            + kernel_table(kernels, limits_of(device, kernels), prediction)
+            + kernel_table(kernels, limits_of(device, kernels))
             + "\nTraining GPT-2 124M, 65536 tokens a step, AdamW, clipping, bf16 with float master weights, "
               "the products of `--autotune`, no recomputation, no CUDA graphs:\n\n"
             + train_table(ours, torchs))
@@ -216,12 +176,7 @@ def main():
     if device["gpu"]:
         with open(ROOT / "bench" / "RESULTS.md", "a", encoding="utf-8") as file:
             file.write("\n" + text)
-        if prediction.known:
-            calibration.append(measured_points(kernels, ours, prediction, today))
-        else:
-            print(f"bench_gpu: {device['name']} is not in model_gpu.toml: nothing added to measured_gpu.toml",
-                  file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

@@ -7,8 +7,19 @@ quarter. The ratio is the median over consecutive starts, which other work on th
 and the largest ratio follow in brackets.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 
 import starts
@@ -46,4 +57,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1}))

@@ -10,6 +10,15 @@ JSON per number of workers: tokens/s, tokens/s per worker relative to plain (tar
 processor time, which other work on the machine does not distort, and the peak memory of a process.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import json
 import os
@@ -104,4 +113,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1, ValueError: 1}))

@@ -6,10 +6,21 @@ threads that busy-wait for each other, each took ten times that. Rounds of 1, 2 
 the median step of all runs, without the first quarter of each. A ratio is the median over the rounds.
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import concurrent.futures
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 
 import bench_train
@@ -44,4 +55,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1}))

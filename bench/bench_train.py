@@ -9,6 +9,15 @@ other programs on the machine distort less than the clock. (Ours includes the st
 is imported by --python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
 """
 
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import json
 import os
@@ -107,4 +116,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {subprocess.CalledProcessError: 1}))

@@ -8,9 +8,20 @@ A transaction is a sector of 32 bytes of device memory, or a wavefront of shared
 of the 32 banks. An access is an instruction of a line of a kernel, over all launches. Accesses are sorted by their
 transactions above the least number that can move the same words.
 """
+
+if __name__ == "__main__":
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+    import startup
+
+    startup.begin()
+
 import argparse
 import collections
 import json
+import sys
 
 
 def accesses(path):
@@ -38,4 +49,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main, {ValueError: 1}))

@@ -4,131 +4,20 @@
 #include <bit>
 #include <chrono>
 #include <climits>
-#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <stop_token>
 #include <thread>
 
 #include "base/integer.h"
-#include "data/permutation.h"
+#include "data/sample_order.h"
 
 namespace teon {
 
 namespace {
-
-// Parts of [0, ends.back()) end at `ends`. Returns the index of the part that contains `at`, and where it begins.
-std::pair<size_t, int64_t> part_of(const std::vector<int64_t>& ends, int64_t at) {
-    const auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
-    return {i, i == 0 ? 0 : ends[i - 1]};
-}
-
-// The windows of one source, numbered across its shards, in a new permutation each epoch.
-class SourceOrder {
-public:
-    struct Place {
-        int shard;
-        int64_t first;  // token within the shard
-    };
-
-    SourceOrder(int T, bool shuffle, uint64_t seed) : T_(T), shuffle_(shuffle), seed_(seed) {}
-    void add(int shard, int64_t tokens) {
-        shards_.push_back(shard);
-        end_.push_back(windows() + (tokens - 1) / T_);
-    }
-    int64_t windows() const { return end_.empty() ? 0 : end_.back(); }
-
-    Place place(int64_t sample) {
-        int64_t epoch = sample / windows(), window = sample % windows();
-        if (shuffle_) {
-            if (epoch != epoch_) permutation_.emplace(windows(), seed_, epoch_ = epoch);
-            window = (*permutation_)(window);
-        }
-        const auto [i, begin] = part_of(end_, window);
-        return {shards_[i], (window - begin) * T_};
-    }
-
-private:
-    int T_;
-    bool shuffle_;
-    uint64_t seed_;
-    std::vector<int> shards_;
-    std::vector<int64_t> end_;  // windows up to and including each shard
-    int64_t epoch_ = -1;
-    std::optional<Permutation> permutation_;
-};
-
-// Maps samples to tokens. In a mixture each block of MIX samples has a fixed number of samples of each source, in an
-// order that is a permutation keyed by the block's number.
-class SampleOrder {
-public:
-    SampleOrder(const std::vector<ShardInfo>& shards, const LoaderOptions& o) : seed_(o.seed) {
-        const size_t sources = std::max<size_t>(1, o.mixture.size());
-        for (size_t s = 0; s < sources; ++s) sources_.emplace_back(o.T, o.shuffle, o.seed + s * 0x9e3779b97f4a7c15);
-        int64_t longest = 0;
-        for (size_t i = 0; i < shards.size(); ++i) {
-            CHECK(shards[i].source >= 0 && static_cast<size_t>(shards[i].source) < sources,
-                  "{}: of source {}, but there are {}", shards[i].path, shards[i].source, sources);
-            sources_[shards[i].source].add(static_cast<int>(i), shards[i].tokens);
-            longest = std::max(longest, shards[i].tokens);
-        }
-        for (size_t s = 0; s < sources; ++s)
-            CHECK_USAGE(
-                sources_[s].windows() >= 1,
-                "data: no window of {} tokens (sequence length + 1) in {} shards{}, the longest has {} tokens; reduce "
-                "--seq-len or add data",
-                int64_t{o.T} + 1, shards.size(), sources > 1 ? fmt::format(" of source {}", s + 1) : "", longest);
-        if (!o.mixture.empty()) set_quotas(o.mixture);
-    }
-
-    int64_t windows() const {
-        int64_t n = 0;
-        for (const SourceOrder& source : sources_) n += source.windows();
-        return n;
-    }
-
-    SourceOrder::Place place(int64_t sample) {
-        if (quota_end_.empty()) return sources_[0].place(sample);
-        const int64_t block = sample / MIX;
-        if (block != block_) mixing_.emplace(MIX, ~seed_, block_ = block);
-        const int64_t at = (*mixing_)(sample % MIX);
-        const auto [s, begin] = part_of(quota_end_, at);
-        return sources_[s].place(block * (quota_end_[s] - begin) + at - begin);
-    }
-
-private:
-    static constexpr int64_t MIX = 10000;
-
-    // Divides MIX samples: rounds every share down to an integer, then the shares with the largest remainders up.
-    void set_quotas(const std::vector<double>& mixture) {
-        std::vector<int64_t> quotas;
-        std::vector<size_t> order(mixture.size());
-        std::iota(order.begin(), order.end(), size_t{0});
-        for (double share : mixture) quotas.push_back(static_cast<int64_t>(std::floor(share * MIX)));
-        auto remainder = [&](size_t s) { return mixture[s] * MIX - static_cast<double>(quotas[s]); };
-        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return remainder(a) > remainder(b); });
-        int64_t left = MIX - std::accumulate(quotas.begin(), quotas.end(), int64_t{0});
-        CHECK_USAGE(left >= 0 && left <= std::ssize(quotas), "data: the shares of a mixture must sum to 1");
-        for (size_t s : order)
-            if (left-- > 0) ++quotas[s];
-        int64_t end = 0;
-        for (size_t s = 0; s < quotas.size(); ++s) {
-            CHECK_USAGE(quotas[s] > 0, "data: source {} has a share of {:.2g}; the smallest share is 0.0001", s + 1,
-                        mixture[s]);
-            quota_end_.push_back(end += quotas[s]);
-        }
-    }
-
-    uint64_t seed_;
-    std::vector<SourceOrder> sources_;
-    std::vector<int64_t> quota_end_;  // cumulative samples of the sources in MIX samples; empty: one source
-    int64_t block_ = -1;
-    std::optional<Permutation> mixing_;
-};
 
 // Stable sort of rows by a small key: radix sort, least significant digit first.
 class RowSorter {
@@ -170,7 +59,11 @@ constexpr int SAMPLE_INTS = 2;  // the number of the first sample follows the ar
 class BatchReader {
 public:
     BatchReader(std::vector<ShardInfo> shards, const LoaderOptions& o)
-        : o_(o), order_(shards, o), reader_(std::move(shards), o.vocab_size), places_(o.B), window_(size_t(o.T) + 1) {}
+        : o_(o),
+          order_(shards, o.T, o.shuffle, o.seed, o.mixture, o.mixture_in_turn),
+          reader_(std::move(shards), o.vocab_size),
+          places_(o.B),
+          window_(size_t(o.T) + 1) {}
 
     int64_t windows() const { return order_.windows(); }
     const std::vector<ShardInfo>& shards() const { return reader_.shards(); }

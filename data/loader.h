@@ -4,8 +4,8 @@
 // target of a window is the first input of the next; a shorter remainder is left out. Sample i of the run is window
 // permute(seed, epoch, i mod windows) with epoch = i / windows. This is a pure function of i: seek() is O(1), every
 // window comes exactly once per epoch, and ranks and resumed runs share one order. In a mixture every source has its
-// own epochs, and every 10,000 samples contain exactly the share of each source, in a new order. Step s on rank k of n
-// takes samples first + s * n * B + k * B ... + B - 1.
+// own epochs, and every 10,000 samples contain exactly the share of each source, in a new order (sample_order.h). Step
+// s on rank k of n takes samples first + s * n * B + k * B ... + B - 1.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,9 @@ struct LoaderOptions {
     int rank = 0, ranks = 1;
     // Share of each source (ShardInfo::source), with the sum 1; empty: one source. Needs shuffle.
     std::vector<double> mixture = {};
+    // Whether the windows of each source come in turn. false: as in version 0.2, whose 10,000 samples have a source's
+    // next windows in another order, so that a source may repeat windows within an epoch.
+    bool mixture_in_turn = true;
     bool document_mask = false;  // fill doc_start and positions from the delimiters
     int delimiter = -1;          // token that begins a document; -1: none known
     bool prefetch = true;        // a thread reads up to two batches ahead; does not change the batches

@@ -66,7 +66,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
         "Sample text from a checkpoint.",
         {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
          "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
-         "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3 --sample-tokens 1000",
+         "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3",
          "./generate --checkpoint runs/NAME --prompt - < prompt.txt  # the prompt from standard input",
          "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
         {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples", "--seed",

@@ -13,6 +13,7 @@
 #include "files/json.h"
 #include "generation/hub.h"
 #include "model/decoder.h"
+#include "model/families.h"
 
 namespace teon {
 
@@ -54,6 +55,7 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     const nlohmann::json j = read_json(path);
     PublishedModel model;
     model.folder = folder;
+    check_program(j, families, path);
     model.config = decoder_config(j, families, path, &model.harmless_keys);
     model.dropout = std::exchange(model.config.dropout, 0.0f);
     model.limits = text_limits(j, beside);

@@ -9,24 +9,20 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr DeviceModel kModels[] = {
-    {"H200", "NVIDIA H200", 90, 132, 227 * 1024, 228 * 1024},
-    {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 228 * 1024},
-    {"A100", "NVIDIA A100-SXM4-80GB", 80, 108, 163 * 1024, 164 * 1024},
-    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 100 * 1024},
-};
+constexpr int kNewestCapability = 90;  // whose instructions the interpreter knows
 
 }  // namespace
 
-const DeviceModel& find_device_model() {
-    const char* asked = std::getenv("CUDA_DEVICE");
-    if (!asked || !*asked) return kModels[0];
+const GpuSheet& find_device_model() {
+    const char* value = std::getenv("CUDA_DEVICE");
+    const std::string name = value && *value ? value : "H200";
     std::string known;
-    for (const DeviceModel& m : kModels) {
-        if (asked == std::string(m.name)) return m;
-        known += (known.empty() ? "" : ", ") + std::string(m.name);
+    for (const GpuModel& gpu : kGpus) {
+        if (gpu.sheet.capability > kNewestCapability) continue;
+        if (name == short_name(gpu.sheet)) return gpu.sheet;
+        known += (known.empty() ? "" : ", ") + short_name(gpu.sheet);
     }
-    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", asked, known));
+    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", name, known));
 }
 
 }  // namespace teon::gpusim

@@ -20,12 +20,12 @@ size_t without_static(const Program& p, size_t bytes) {
 
 }  // namespace
 
-size_t most_dynamic_shared(const Program& program, const DeviceModel& device) {
-    return without_static(program, device.block_shared);
+size_t most_dynamic_shared(const Program& program, const GpuSheet& device) {
+    return without_static(program, device.block_shared());
 }
 size_t unasked_dynamic_shared(const Program& program) { return without_static(program, kSharedUnasked); }
 
-cudaError_t check_launch(const Program& p, const DeviceModel& device, size_t granted, const Launch& l) {
+cudaError_t check_launch(const Program& p, const GpuSheet& device, size_t granted, const Launch& l) {
     const uint64_t threads = l.block.count();
     const auto refuse = [&](cudaError_t code, const std::string& why) {
         return cpu::fail(code, fmt::format("launch of {}: {}", p.name, why));
@@ -47,7 +47,7 @@ cudaError_t check_launch(const Program& p, const DeviceModel& device, size_t gra
         return refuse(
             cudaErrorInvalidValue,
             fmt::format("{} bytes of dynamic shared memory beside {} static ones; {} were granted, and a block has {}",
-                        l.dynamic_shared, p.static_shared, granted, device.block_shared));
+                        l.dynamic_shared, p.static_shared, granted, device.block_shared()));
     return cudaSuccess;
 }
 

@@ -9,6 +9,8 @@ namespace teon {
 
 namespace {
 
+constexpr int kRowsBlock = 128;  // threads of kernels with a warp per row
+
 __global__ void __launch_bounds__(kFlatBlock)
     soap_momentum_kernel(float* m, const float* grad, int64_t n, int cols, int64_t ld, float scale, float beta1) {
     wait_for_earlier_kernels();
@@ -18,14 +20,54 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-__global__ void __launch_bounds__(kFlatBlock)
-    soap_direction_kernel(float* out, float* v, const float* g, const float* m, int64_t n, float scale, float beta2,
-                          float m_scale, float v_scale, float eps) {
+// One thread per column.
+__global__ void __launch_bounds__(kFlatBlock) soap_row_means_kernel(SoapNull null, const float* g, int n) {
     wait_for_earlier_kernels();
-    for_each_vec<1>(n, [=](auto, int64_t i) {
-        const float gradient = g[i] * scale;
-        const float second = v[i] = fmaf(beta2, v[i], (1.0f - beta2) * gradient * gradient);
-        out[i] = m[i] * m_scale / fmaf(sqrtf(second), v_scale, eps);
+    for_each_vec<1>(n, [=](auto, int64_t j) {
+        float sum = 0.0f;
+        for (int i = 0; i < null.rows; i++) sum = fmaf(g[int64_t{i} * n + j], g[int64_t{i} * n + j], sum);
+        null.row_means[j] = sum / static_cast<float>(null.rows);
+    });
+}
+
+// One warp per row.
+__global__ void __launch_bounds__(kRowsBlock) soap_column_means_kernel(SoapNull null, const float* g, int m, int n) {
+    wait_for_earlier_kernels();
+    const int i = static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
+    if (i >= m) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0.0f;
+    for (int j = lane; j < null.columns; j += 32) {
+        const float x = g[int64_t{i} * n + j];
+        sum += i < null.rows ? null.row_means[j] : x * x;
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) null.column_means[i] = sum / static_cast<float>(null.columns);
+}
+
+__global__ void __launch_bounds__(kFlatBlock)
+    soap_floor_kernel(float* floor, const float* factor, int side, float share) {
+    wait_for_earlier_kernels();
+    float sum = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < side; i += kFlatBlock) sum += factor[int64_t{i} * side + i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *floor = share * sum;
+}
+
+__global__ void __launch_bounds__(kFlatBlock)
+    soap_direction_kernel(float* out, float* v, const float* g, const float* mo, SoapNull null, int64_t n, int cols,
+                          float scale, float beta2, float m_scale, float eps) {
+    wait_for_earlier_kernels();
+    const float floor = null.rows > 0 || null.columns > 0 ? *null.floor : 0.0f;
+    for_each_vec<1>(n, [=](auto, int64_t e) {
+        const int64_t i = e / cols, j = e % cols;
+        const float gradient = g[e] * scale;
+        float square = gradient * gradient;
+        const bool by_columns = j < null.columns, shared = by_columns || i < null.rows;
+        if (shared) square = scale * scale * (by_columns ? null.column_means[i] : null.row_means[j]) + floor;
+        const float second = fmaf(beta2, fabsf(v[e]), (1.0f - beta2) * square);
+        v[e] = shared ? -second : second;
+        out[e] = mo[e] * m_scale / (sqrtf(second) + eps);
     });
 }
 
@@ -36,9 +78,40 @@ __global__ void __launch_bounds__(kFlatBlock)
     for_each_vec<1>(n, [=](auto, int64_t i) {
         const int64_t at = i / cols * ld + i % cols;
         const float x = master[at], delta = step * u[i];
-        const float updated = fmaf(x, kept(x, delta, keep, against), -delta);
+        const float updated = (x - delta) * kept(x, delta, keep, against);
         master[at] = updated;
         if (work != nullptr) work[at] = bf16(updated);
+    });
+}
+
+__global__ void __launch_bounds__(kFlatBlock) soap_mark_null_kernel(float* v, SoapNull null, int64_t n, int cols) {
+    wait_for_earlier_kernels();
+    for_each_vec<1>(n, [=](auto, int64_t e) {
+        const bool shared = e / cols < null.rows || e % cols < null.columns;
+        v[e] = shared ? -fabsf(v[e]) : fabsf(v[e]);
+    });
+}
+
+// One warp per row.
+__global__ void __launch_bounds__(kRowsBlock)
+    soap_row_products_kernel(float* out, const float* X, const float* Y, int n) {
+    wait_for_earlier_kernels();
+    const int i = static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
+    if (i >= n) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int64_t row = int64_t{i} * n;
+    float sum = 0.0f;
+    for (int j = lane; j < n; j += 32) sum = fmaf(X[row + j], Y[row + j], sum);
+    sum = warp_sum(sum);
+    if (lane == 0) out[i] = sum;
+}
+
+__global__ void __launch_bounds__(kFlatBlock)
+    soap_reorder_kernel(float* out, const float* x, const int* order, int64_t n, int cols, bool by_columns) {
+    wait_for_earlier_kernels();
+    for_each_vec<1>(n, [=](auto, int64_t e) {
+        const int64_t i = e / cols, j = e % cols;
+        out[e] = by_columns ? x[i * cols + order[j]] : x[order[i] * static_cast<int64_t>(cols) + j];
     });
 }
 
@@ -50,10 +123,20 @@ void soap_momentum(float* m, const float* grad, int rows, int cols, int64_t ld, 
     launch<soap_momentum_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, m, grad, n, cols, ld, scale, beta1);
 }
 
-void soap_direction(float* out, float* v, const float* g, const float* m, int64_t n, float scale, float beta2,
-                    float correction1, float correction2, float eps, const Stream& stream) {
-    launch<soap_direction_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, out, v, g, m, n, scale, beta2,
-                                  1.0f / correction1, 1.0f / std::sqrt(correction2), eps);
+void soap_null_means(const SoapNull& null, const float* g, const float* factor, int side, int m, int n,
+                     const Stream& stream) {
+    if (null.rows > 0) launch<soap_row_means_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, null, g, n);
+    if (null.columns > 0)
+        launch<soap_column_means_kernel>({ceil_div(m, kRowsBlock / 32), kRowsBlock}, stream, null, g, m, n);
+    const double share = 0x1p-20 / (static_cast<double>(m) * n);
+    launch<soap_floor_kernel>({1, kFlatBlock}, stream, null.floor, factor, side, static_cast<float>(share));
+}
+
+void soap_direction(float* out, float* v, const float* g, const float* mo, const SoapNull& null, int m, int n,
+                    float scale, float beta2, float correction1, float correction2, float eps, const Stream& stream) {
+    const int64_t size = int64_t{m} * n;
+    launch<soap_direction_kernel>({flat_blocks<1>(size), kFlatBlock}, stream, out, v, g, mo, null, size, n, scale,
+                                  beta2, std::sqrt(correction2) / correction1, eps);
 }
 
 void soap_apply(float* master, bf16* work, const float* u, int rows, int cols, int64_t ld, float step, float keep,
@@ -61,6 +144,21 @@ void soap_apply(float* master, bf16* work, const float* u, int rows, int cols, i
     const int64_t n = int64_t{rows} * cols;
     launch<soap_apply_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, master, work, u, n, cols, ld, step, keep,
                               cautious ? 1.0f : keep);
+}
+
+void soap_mark_null(float* v, const SoapNull& null, int m, int n, const Stream& stream) {
+    const int64_t size = int64_t{m} * n;
+    launch<soap_mark_null_kernel>({flat_blocks<1>(size), kFlatBlock}, stream, v, null, size, n);
+}
+
+void soap_row_products(float* out, const float* X, const float* Y, int n, const Stream& stream) {
+    launch<soap_row_products_kernel>({ceil_div(n, kRowsBlock / 32), kRowsBlock}, stream, out, X, Y, n);
+}
+
+void soap_reorder(float* out, const float* x, const int* order, int rows, int cols, bool by_columns,
+                  const Stream& stream) {
+    const int64_t n = int64_t{rows} * cols;
+    launch<soap_reorder_kernel>({flat_blocks<1>(n), kFlatBlock}, stream, out, x, order, n, cols, by_columns);
 }
 
 }  // namespace teon

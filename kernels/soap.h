@@ -11,15 +11,40 @@ namespace teon {
 void soap_momentum(float* m, const float* grad, int rows, int cols, int64_t ld, float scale, float beta1,
                    const Stream& stream);
 
-// Adam in the eigenvectors' bases, n elements:
-//   v = beta2 v + (1-beta2) (scale g)^2; out = (m / correction1) / (sqrt(v / correction2) + eps)
-// out may alias g or m.
-void soap_direction(float* out, float* v, const float* g, const float* m, int64_t n, float scale, float beta2,
-                    float correction1, float correction2, float eps, const Stream& stream);
+// The first `rows` rows and `columns` columns of a matrix in the eigenvectors' bases, whose directions rounding
+// decides. They share second moments, so that the update does not depend on these directions.
+struct SoapNull {
+    int rows = 0, columns = 0;
+    float* row_means = nullptr;     // (n) mean square of g(i, j) over the rows
+    float* column_means = nullptr;  // (m) mean over the columns of the squares, or of row_means
+    float* floor = nullptr;         // added to the means, so that rounding noise alone gives no step
+    bool any() const { return rows > 0 || columns > 0; }
+};
+// Sets the arrays of `null` from g (m x n) and the factor G G^T (side x side), whose trace is the sum of g's squares:
+// floor = 2^-20 trace / (m n).
+void soap_null_means(const SoapNull& null, const float* g, const float* factor, int side, int m, int n,
+                     const Stream& stream);
 
-// master = master keep - step u; work = master rounded, unless work is nullptr. u (rows, cols) is dense; rows of the
+// Adam in the eigenvectors' bases (m x n):
+//   v = beta2 v + (1-beta2) (scale^2 g^2, or scale^2 mean + floor)
+//   out = mo sqrt(correction2) / correction1 / (sqrt(v) + eps)
+// v is stored with a negative sign where a mean is used; out may alias g or the momentum mo.
+void soap_direction(float* out, float* v, const float* g, const float* mo, const SoapNull& null, int m, int n,
+                    float scale, float beta2, float correction1, float correction2, float eps, const Stream& stream);
+
+// master = (master - step u) keep; work = master rounded, unless work is nullptr. u (rows, cols) is dense; rows of the
 // weights begin ld elements apart. cautious: keep applies only if step u * master >= 0, else the factor is 1.
 void soap_apply(float* master, bf16* work, const float* u, int rows, int cols, int64_t ld, float step, float keep,
                 bool cautious, const Stream& stream);
+
+// v (m x n) = -|v| in the first null.rows rows and null.columns columns, else |v|.
+void soap_mark_null(float* v, const SoapNull& null, int m, int n, const Stream& stream);
+
+// out[i] = the sum over j of X(i, j) Y(i, j), both (n x n).
+void soap_row_products(float* out, const float* X, const float* Y, int n, const Stream& stream);
+
+// out(i, j) = x(order[i], j), or x(i, order[j]) if by columns; (rows x cols).
+void soap_reorder(float* out, const float* x, const int* order, int rows, int cols, bool by_columns,
+                  const Stream& stream);
 
 }  // namespace teon

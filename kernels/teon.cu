@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kRowsBlock)
     sum = warp_sum(sum);
     if (lane != 0) return;
     float* v = state + s.slices[index].neurons + i;
-    *v = fmaf(beta2, *v, (1.0f - beta2) * (sum / static_cast<float>(s.n)));
+    *v = fmaf(beta2, *v, (1.0f - beta2) * (sum / static_cast<float>(s.logical_n)));
     const float factor = 1.0f / (sqrtf(*v) + kNeuronEpsilon);
     const int64_t at = int64_t{index} * s.m + i, all = int64_t{s.count} * s.m;
     scales[at] = factor;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     }
     before = block_sum(before);
     after = block_sum(after);
-    const float wanted = unit_rms ? static_cast<float>(s.size()) : before;
+    const float wanted = unit_rms ? static_cast<float>(s.logical_size()) : before;
     const float factor = after > 0.0f ? sqrtf(wanted / after) : 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
 }

@@ -22,8 +22,10 @@ struct Slice {
 struct SliceBatch {
     const Slice* slices;  // device, count
     int count, m, n;
-    bool aligned;  // every offset is a multiple of kVecWidth<float>
+    bool aligned;                      // every offset is a multiple of kVecWidth<float>
+    int logical_m = m, logical_n = n;  // without padding, whose elements are 0: means are over these
     constexpr int64_t size() const { return static_cast<int64_t>(m) * n; }
+    constexpr int64_t logical_size() const { return static_cast<int64_t>(logical_m) * logical_n; }
 };
 // The places of slices in the unfoldings: element (i, j) of slice k of matrix b is Z[b matrix_stride + k slice_stride +
 // i row_stride + j]. Strides are in elements.
@@ -57,8 +59,8 @@ void unfold(T* Z, const float* momentum, const float* grad, const float* scales,
 // algorithm 1):
 //   v = beta2 v + (1 - beta2) (mean of the row's squares);  scales (count, m) = f / (sqrt(v) + 1e-8),
 // where v (m) is in `state` at the slice's offset `neurons`, and f keeps the slice's norm or, if unit_rms, makes its
-// root mean square 1. The factors of a slice of zeros are 0. scales has neuron_scales_floats(s) floats, of which the
-// first count * m are the result; nothing is written if control says skip.
+// root mean square 1. Means are over the logical sizes. The factors of a slice of zeros are 0. scales has
+// neuron_scales_floats(s) floats, of which the first count * m are the result; nothing is written if control says skip.
 int64_t neuron_scales_floats(const SliceBatch& s);
 template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,

@@ -1,5 +1,8 @@
 #include "model/families.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/olmo2.h"
@@ -10,6 +13,14 @@ namespace teon {
 const std::vector<ModelFamily>& families() {
     static const std::vector<ModelFamily> all = {gpt2_family(), llama_family(), qwen3_family(), olmo2_family()};
     return all;
+}
+
+void check_program(const nlohmann::json& config, const std::vector<ModelFamily>& among, const std::string& path) {
+    for (const ModelFamily& family : families()) {
+        const bool is_here = std::ranges::find(among, family.name, &ModelFamily::name) != among.end();
+        CHECK_USAGE(is_here || !config.is_object() || config.value("model_type", nlohmann::json()) != family.name,
+                    "{}: model_type is '{}'; its program is ./train_{}", path, family.name, family.name);
+    }
 }
 
 }  // namespace teon

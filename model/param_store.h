@@ -46,8 +46,8 @@ public:
     const ParamBuffer& read_weights() const { return read_; }    // passes read them: weight_windows, or weights
     const ParamBuffer& gradients() const { return gradients_; }  // the backward pass writes them
     const ParamBuffer& sums() const { return sums_; }            // updates read them: sums, or gradients
-    bool has_weight_windows() const { return read_.data<void>() != weights_.data<void>(); }
-    bool has_gradient_windows() const { return sums_.data<void>() != gradients_.data<void>(); }
+    bool has_weight_windows() const { return sharding_ == Sharding::all; }
+    bool has_gradient_windows() const { return sharding_ >= Sharding::gradients; }
 
     // A whole parameter, for passes. With weight windows, valid only for the layer that use() has made available.
     template <typename T>

@@ -74,9 +74,10 @@ struct OptimizerOptions {
 // K matrices (rows of the table) of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
 struct Stack {
     Role role;
-    std::vector<int> rows;  // indices into ParamTable, in layer order
-    int m = 0, n = 0;       // shape of a slice as stored; with heads > 1, of one head's rows
-    int heads = 1;          // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
+    std::vector<int> rows;             // indices into ParamTable, in layer order
+    int m = 0, n = 0;                  // shape of a slice as stored; with heads > 1, of one head's rows
+    int logical_m = 0, logical_n = 0;  // without padding
+    int heads = 1;  // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
     int mode = 1;
     NsForm form = NsForm::standard;  // resolved
     double flops = 0;                // of one update, without the elementwise work

@@ -58,7 +58,13 @@ struct GroupState {
     bool aligned = false;
     SliceBatch batch(int first_stack, int count) const {
         const Unfolding& u = group.unfolding;
-        return {slices.data() + group.slices(first_stack), group.slices(count), u.m, u.n, aligned};
+        return {slices.data() + group.slices(first_stack),
+                group.slices(count),
+                u.m,
+                u.n,
+                aligned,
+                group.logical.m,
+                group.logical.n};
     }
 };
 
@@ -115,7 +121,7 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     std::vector<Slice> slices;
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
-        const float step = static_cast<float>(step_factor(setup.table, stack, setup.options));
+        const float step = static_cast<float>(step_factor(stack, setup.options));
         for (int head = 0; head < stack.heads; head++)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
@@ -198,7 +204,7 @@ private:
         const SliceLayout layout = group.unfolding.layout();
         const MatrixBatch batch = group.batch(count);
         const Stream& stream = context.stream;
-        const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.short_side()));
+        const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.side()));
         T* Z = reinterpret_cast<T*>(scratch_.data());
         std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 

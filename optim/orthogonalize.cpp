@@ -16,13 +16,14 @@ namespace {
 // The aligned arrays of orthogonalize()'s scratch. Without memory, only `bytes` is valid.
 struct Scratch {
     void* Y = nullptr;                                // second buffer for X
-    std::array<void*, 4> square{};                    // (count, short side, short side)
-    float* scales = nullptr;                          // with AOL: (count, short side)
+    std::array<void*, 4> square{};                    // (count, side, side)
+    float* scales = nullptr;                          // with AOL: (count, side)
     float *U = nullptr, *S = nullptr, *Vt = nullptr;  // svd: rows x r, r, r x cols, of one matrix
     int64_t bytes = 0;
 
     Scratch(void* memory, const OrthoMethod& method, const MatrixBatch& batch) {
-        const int64_t s = batch.short_side(), square_size = batch.count * s * round_up(s, method.row_alignment());
+        const int64_t r = std::min(batch.rows, batch.cols), s = batch.side();
+        const int64_t square_size = batch.count * s * round_up(s, method.row_alignment());
         auto take = [&](int64_t elements, size_t element_bytes) -> void* {
             void* begin = memory ? static_cast<std::byte*>(memory) + bytes : nullptr;
             bytes += aligned(elements * static_cast<int64_t>(element_bytes));
@@ -30,7 +31,7 @@ struct Scratch {
         };
         auto take_floats = [&](int64_t n) { return static_cast<float*>(take(n, sizeof(float))); };
         if (method.ortho == Ortho::svd) {
-            U = take_floats(batch.rows * s), S = take_floats(s), Vt = take_floats(s * batch.cols);
+            U = take_floats(batch.rows * r), S = take_floats(r), Vt = take_floats(r * batch.cols);
             return;
         }
         Y = take(batch.size(), size_of(method.dtype));
@@ -91,8 +92,8 @@ public:
     }
 
 private:
-    int side() const { return batch_.short_side(); }
-    bool wide() const { return batch_.rows <= batch_.cols; }
+    int side() const { return batch_.side(); }
+    bool by_rows() const { return batch_.by_rows; }
     int64_t square_ld() const { return round_up(int64_t{side()}, method_.row_alignment()); }
     Mat whole(void* p) const { return {p, method_.dtype, batch_.ld, batch_.stride(), 0}; }
     Mat square(void* p) const { return {p, method_.dtype, square_ld(), side() * square_ld(), 0}; }
@@ -102,13 +103,13 @@ private:
         context_.linalg.gemm(g);
     }
 
-    // R = X X^T, or X^T X of tall matrices.
+    // R = X X^T, or X^T X by columns.
     void gram(void* R) const {
         run({.M = side(),
              .N = side(),
-             .K = wide() ? batch_.cols : batch_.rows,
-             .trans_a = !wide(),
-             .trans_b = wide(),
+             .K = by_rows() ? batch_.cols : batch_.rows,
+             .trans_a = !by_rows(),
+             .trans_b = by_rows(),
              .A = whole(X_),
              .B = whole(X_),
              .C = square(R),
@@ -131,13 +132,13 @@ private:
         run(g);
     }
 
-    // X <- a X + Q X, or a X + X Q of tall matrices.
+    // X <- a X + Q X, or a X + X Q by columns.
     void apply(void* Q, double a) {
         Gemm g{.M = batch_.rows,
                .N = batch_.cols,
                .K = side(),
-               .A = wide() ? square(Q) : whole(X_),
-               .B = wide() ? whole(X_) : square(Q),
+               .A = by_rows() ? square(Q) : whole(X_),
+               .B = by_rows() ? whole(X_) : square(Q),
                .C = whole(Y_),
                .beta = static_cast<float>(a)};
         if (a != 0) g.addend = whole(X_);
@@ -145,14 +146,14 @@ private:
         std::swap(X_, Y_);
     }
 
-    // R = D R D and X = D X, or X D of tall matrices, where D are R's AOL scales.
+    // R = D R D and X = D X, or X D by columns, where D are R's AOL scales.
     void precondition(void* R) const {
         visit_dtype(method_.dtype, [&]<typename T>(T) {
             const Stream& stream = context_.stream;
             float* d = scratch_.scales;
             aol_scales(d, static_cast<const T*>(R), batch_.count, side(), square_ld(), stream);
             scale_rows_columns(static_cast<T*>(R), d, d, batch_.count, side(), side(), square_ld(), stream);
-            scale_rows_columns(static_cast<T*>(X_), wide() ? d : nullptr, wide() ? nullptr : d, batch_.count,
+            scale_rows_columns(static_cast<T*>(X_), by_rows() ? d : nullptr, by_rows() ? nullptr : d, batch_.count,
                                batch_.rows, batch_.cols, batch_.ld, stream);
         });
     }
@@ -173,7 +174,7 @@ private:
 };
 
 void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Context& context) {
-    const int r = batch.short_side();
+    const int r = std::min(batch.rows, batch.cols);
     // svd, not eigh of X X^T: squaring in float would lose the singular vectors below 3e-4 sigma_1. Rounding gives zero
     // singular values a size of about epsilon * sigma_1.
     const float tolerance = 0x1p-23f * std::sqrt(static_cast<float>(r));
@@ -196,9 +197,9 @@ NsTriple OrthoMethod::step(int t) const { return ns_set(ortho).at(aol ? t + 1 : 
 
 // AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in f16's range; smaller
 // ones would have elements off the diagonal rounded to multiples of 2^-24.
-double OrthoMethod::margin(int short_side) const {
+double OrthoMethod::margin(int side) const {
     if (ortho == Ortho::svd) return 1.0;
-    return aol ? 1.0 / std::sqrt(static_cast<double>(short_side)) : ns_set(ortho).margin;
+    return aol ? 1.0 / std::sqrt(static_cast<double>(side)) : ns_set(ortho).margin;
 }
 
 // Whole vectors of any element type on either backend; LAPACK needs dense rows.

@@ -21,13 +21,13 @@ struct OrthoMethod {
     int steps = 5;
     NsForm form = NsForm::standard;
     DType dtype = DType::f32;  // of the matrices and all intermediate results; float for svd
-    // AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): divide each row of X, on its short side, by
-    // the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after a division
-    // by the Frobenius norm. The first step of the set is skipped; `steps` counts the steps after it.
+    // AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): divide each row of X, or column if X^T X is
+    // computed, by the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after
+    // a division by the Frobenius norm. The first step of the set is skipped; `steps` counts the steps after it.
     bool aol = false;
-    NsTriple step(int t) const;           // of the executed steps, from 0; not for svd
-    double margin(int short_side) const;  // inputs must have ||X||_F <= 1 / margin
-    int row_alignment() const;            // rows begin at multiples of this many elements
+    NsTriple step(int t) const;     // of the executed steps, from 0; not for svd
+    double margin(int side) const;  // inputs must have ||X||_F <= 1 / margin
+    int row_alignment() const;      // rows begin at multiples of this many elements
 };
 
 // Contiguous row-major matrices: row i of matrix b begins at (b * rows + i) * ld.
@@ -36,7 +36,8 @@ struct MatrixBatch {
     int64_t ld = 0;
     int64_t stride() const { return rows * ld; }
     int64_t size() const { return count * stride(); }
-    int short_side() const { return rows < cols ? rows : cols; }
+    bool by_rows = rows <= cols;  // compute X X^T, else X^T X; AOL scales this side
+    int side() const { return by_rows ? rows : cols; }
 };
 
 // Returns whether the Gram form restarts after `step` (counted from 1): it then computes X from Q, and R from X.

@@ -152,6 +152,13 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) 
     return {e.micro_steps * gradients, sent};
 }
 
+// Sets the value of each rank to the sum of all: without sharding, each has everything.
+template <typename Number>
+static void replicate_sum(std::vector<Number>& of_ranks) {
+    const Number sum = std::accumulate(of_ranks.begin(), of_ranks.end(), Number{});
+    std::fill(of_ranks.begin(), of_ranks.end(), sum);
+}
+
 std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
                             double gb_per_s) {
     Placement placement = ownership.placement();
@@ -160,12 +167,11 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
     for (int owner : placement.owner) ++stacks[owner];
     std::vector<std::vector<Part>> own(ranks);
     for (const Part& part : ownership.all()) own[part.root].push_back(part);
-    const auto each_has_all = [](auto& of_ranks) {
-        using Sum = std::decay_t<decltype(of_ranks[0])>;
-        std::fill(of_ranks.begin(), of_ranks.end(), std::accumulate(of_ranks.begin(), of_ranks.end(), Sum{}));
-    };
-    if (exchange.sharding == Sharding::none)
-        each_has_all(stacks), each_has_all(placement.load), each_has_all(placement.state_bytes);
+    if (exchange.sharding == Sharding::none) {
+        replicate_sum(stacks);
+        replicate_sum(placement.load);
+        replicate_sum(placement.state_bytes);
+    }
 
     const auto mib = [](int64_t elements, DType dtype) {
         return static_cast<double>(elements) * size_of(dtype) / 0x1p20;
@@ -179,13 +185,15 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
     };
     std::string text = fmt::format("{:>6}{:>8}{:>12}{:>11}{:>13}{:>13}{:>15}\n", "rank", "stacks", "GFLOP/step",
                                    "state MiB", "masters MiB", "weights MiB", "gradients MiB");
-    std::string line = describe(0);
-    for (int r = 0; r < ranks;) {  // one line for equal ranks
-        const std::string shown = line;
-        int end = r + 1;
-        while (end < ranks && (line = describe(end)) == shown) ++end;
-        text += fmt::format("{:>6}", end - r == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r, end - 1)) + shown;
-        r = end;
+    std::vector<std::string> lines;
+    for (int r = 0; r < ranks; ++r) lines.push_back(describe(r));
+    for (auto first = lines.begin(); first != lines.end();) {  // one line for equal ranks
+        const auto end = std::find_if(first, lines.end(), [&](const std::string& line) { return line != *first; });
+        const auto rank = first - lines.begin();
+        const auto last_rank = end - lines.begin() - 1;
+        text += fmt::format(
+            "{:>6}{}", rank == last_rank ? fmt::format("{}", rank) : fmt::format("{}-{}", rank, last_rank), *first);
+        first = end;
     }
     const StepTraffic sent = step_traffic(table, ranks, exchange);
     text += fmt::format("load max/mean {:.2f}\n", imbalance(placement));

@@ -2,16 +2,21 @@
 // hidden matrices: Adam in the eigenbases of L and R, the running means of G G^T and of G^T G.
 //
 //   G' = B_L G B_R^T;  M = beta1 M + (1-beta1) G;  M' = B_L M B_R^T;  V = beta2 V + (1-beta2) G'^2
-//   W  = (1 - r wd) W - r B_L^T (M' / (sqrt(V) + eps)) B_R;  L = beta2 L + (1-beta2) G G^T, R likewise
+//   W  = (1 - r wd) (W - r B_L^T (M' / (sqrt(V) + eps)) B_R);  L = beta2 L + (1-beta2) G G^T, R likewise
 //
 // The rows of B_L and B_R are the eigenvectors of L and R by ascending eigenvalue, recomputed every soap_frequency
-// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program, the first update only
-// initializes L and R: a gradient is diagonal in its own bases, and Adam would amplify the rounding errors off the
-// diagonal. Sides longer than soap_max_dim keep the standard basis, without a factor or eigenvectors.
+// updates (algorithm 4 of the paper uses QR instead, to save time). As in the authors' program
+// (https://github.com/nikhilvyas/SOAP), the first update only initializes L and R, because a gradient is diagonal in
+// its own bases, and Adam would amplify the rounding errors off the diagonal; the rate has Adam's bias corrections, so
+// that eps is added to the uncorrected root; and before new eigenvectors replace the old ones, V is ordered by the old
+// ones' parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their
+// second moments (SoapNull): rounding decides their directions, and must not decide steps. Sides longer than
+// soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/soap.h"
 #include "optim/methods.h"
@@ -47,13 +52,14 @@ void plan_stack(Stack& stack, const OptimizerOptions& options) {
 
 constexpr int kScratchMatrices = 3;
 
-// The intermediate matrices, and the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2).
+// The intermediate matrices, the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2), and the product
+// and the arrays that order V.
 int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement*) {
     int64_t elements = 0, work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);
         for (const int64_t side : sides_with_basis(stack, options))
-            work = std::max(work, 1 + 6 * side + 2 * side * side);
+            work = std::max(work, 2 + 10 * side + 3 * side * side);
     }
     return static_cast<int64_t>(sizeof(float)) * (kScratchMatrices * elements + work);
 }
@@ -67,6 +73,7 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
 struct Side {
     float *factor = nullptr, *basis = nullptr;
     int size = 0;
+    int null = 0;  // eigenvectors that share their second moments, the first ones
 };
 
 struct SoapMatrix {
@@ -74,12 +81,13 @@ struct SoapMatrix {
     float step;  // factor of the learning rate
     float *m, *v;
     Side left, right;
+    bool null_known = false;  // else `null` of both sides is read from v's signs, after a checkpoint was loaded
 };
 
 class SoapUpdater : public MatrixUpdater {
 public:
     explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
-        int64_t elements = 0;
+        int64_t elements = 0, sides = 0;
         std::vector<int> rows;
         for (const Stack& stack : setup.plan.stacks)
             for (int i : stack.rows) {
@@ -94,15 +102,17 @@ public:
                     if (has_basis(options_, size)) side.factor = take(), side.basis = take();
                     return side;
                 };
-                SoapMatrix matrix{&row, lr_scale_of(row.role, options_), take(), take(), {}, {}};
+                SoapMatrix matrix{&row, lr_scale_of(row.role, options_), take(), take(), {}, {}, false};
                 matrix.left = take_side(row.logical_rows);
                 matrix.right = take_side(row.logical_cols);
                 matrices_.push_back(matrix);
                 elements = std::max(elements, row.logical_size());
+                sides = std::max<int64_t>(sides, int64_t{row.logical_rows} + row.logical_cols);
             }
         std::sort(rows.begin(), rows.end());
         updated_ = setup.ownership.parts(rows);
         for (Buffer<float>& scratch : scratch_) scratch = Buffer<float>(elements);
+        means_ = Buffer<float>(1 + sides);
     }
 
     void step(ParamStore& params, const StepControl* control,
@@ -111,68 +121,136 @@ public:
         download(&now, control, 1, context.stream);
         context.stream.synchronize();
         if (now.skip == 0)
-            for (const SoapMatrix& matrix : matrices_) step(matrix, params, now, context);
+            for (SoapMatrix& matrix : matrices_) step(matrix, params, now, context);
         exchange(updated_);
     }
 
     bool step_waits() const override { return true; }
 
 private:
-    void step(const SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
-        const ParamRow& row = *x.row;
-        const OptimizerOptions& o = options_;
-        const int m = x.left.size, n = x.right.size, updates = now.updates - 1;  // not counting the first
-        const float* grad = params.sums().at<float>(row.offset);
-        const Stream& stream = context.stream;
-        if (updates > 0) {
-            float *g = scratch_[0].data(), *moment = scratch_[1].data();
-            soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
-            change_basis(g, mat(grad, row.cols), x, true, context);
-            change_basis(moment, mat(x.m, n), x, true, context);
-            soap_direction(g, x.v, g, moment, int64_t{m} * n, now.scale, o.beta2, correction(o.beta1, updates),
-                           correction(o.beta2, updates), o.eps, stream);
-            change_basis(moment, mat(g, n), x, false, context);
-            const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
-            soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
-                       lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
-        }
-        const bool refresh = updates % o.soap_frequency == 0;
+    void step(SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
+        const int updates = now.updates - 1;  // not counting the first
+        const float* grad = params.sums().at<float>(x.row->offset);
+        if (updates > 0) move_weights(x, params, grad, now, updates, context);
         // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
+        const int m = x.left.size, n = x.right.size;
         float* scaled = scratch_[0].data();
-        zero(scaled, int64_t{m} * n, stream);
-        soap_momentum(scaled, grad, m, n, row.cols, now.scale, 0.0f, stream);
-        for (const bool left : {true, false}) {
-            const Side& side = left ? x.left : x.right;
-            if (side.factor == nullptr) continue;
-            context.linalg.gemm({.M = side.size,
-                                 .N = side.size,
+        zero(scaled, int64_t{m} * n, context.stream);
+        soap_momentum(scaled, grad, m, n, x.row->cols, now.scale, 0.0f, context.stream);
+        for (Side* side : {&x.left, &x.right}) {
+            if (side->factor == nullptr) continue;
+            const bool left = side == &x.left;
+            context.linalg.gemm({.M = side->size,
+                                 .N = side->size,
                                  .K = left ? n : m,
                                  .trans_a = !left,
                                  .trans_b = left,
                                  .A = mat(scaled, n),
                                  .B = mat(scaled, n),
-                                 .C = mat(side.factor, side.size),
-                                 .alpha = 1.0f - o.beta2,
-                                 .beta = updates > 0 ? o.beta2 : 0.0f,
+                                 .C = mat(side->factor, side->size),
+                                 .alpha = 1.0f - options_.beta2,
+                                 .beta = updates > 0 ? options_.beta2 : 0.0f,
                                  .symmetric = true});
-            if (!refresh) continue;
-            copy(side.basis, side.factor, int64_t{side.size} * side.size, stream);
-            try {
-                context.linalg.eigh(side.basis, side.size, eigenvalues(side.size));
-            } catch (const Error& fault) {
-                throw Error(fmt::format("{}: no eigenvectors of SOAP's {} factor: {}", row.name,
-                                        left ? "left" : "right", fault.what()));
-            }
+            if (updates % options_.soap_frequency != 0) continue;
+            if (updates > 0) reorder_second_moments(x, left, context);
+            compute_basis(*side,
+                          fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, left ? "left" : "right"),
+                          context);
         }
+        if (updates % options_.soap_frequency != 0) return;
+        soap_mark_null(x.v, null_of(x), m, n, context.stream);
+        x.null_known = true;
+    }
+
+    void move_weights(SoapMatrix& x, ParamStore& params, const float* grad, const StepControl& now, int updates,
+                      Context& context) {
+        const ParamRow& row = *x.row;
+        const OptimizerOptions& o = options_;
+        const int m = x.left.size, n = x.right.size;
+        const Stream& stream = context.stream;
+        float *g = scratch_[0].data(), *moment = scratch_[1].data();
+        soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
+        change_basis(g, mat(grad, row.cols), x, true, context);
+        change_basis(moment, mat(x.m, n), x, true, context);
+        if (!x.null_known) read_null(x, stream);
+        const SoapNull null = null_of(x);
+        const Side& side = x.left.null > 0 ? x.left : x.right;
+        if (side.null > 0) soap_null_means(null, g, side.factor, side.size, m, n, stream);
+        soap_direction(g, x.v, g, moment, null, m, n, now.scale, o.beta2, correction(o.beta1, updates),
+                       correction(o.beta2, updates), o.eps, stream);
+        change_basis(moment, mat(g, n), x, false, context);
+        const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
+        soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
+                   lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
+    }
+
+    SoapNull null_of(const SoapMatrix& x) {
+        float* means = means_.data();
+        return {x.left.null, x.right.null, means + 1, means + 1 + x.right.size, means};
+    }
+
+    // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which
+    // rows and columns share second moments.
+    void read_null(SoapMatrix& x, const Stream& stream) {
+        const int m = x.left.size, n = x.right.size;
+        std::vector<float> v(static_cast<size_t>(m) * n);
+        download(v.data(), x.v, std::ssize(v), stream);
+        stream.synchronize();
+        auto shared = [&](int i, int j) { return std::signbit(v[static_cast<size_t>(i) * n + j]); };
+        for (x.left.null = 0; x.left.null < m - 1 && shared(x.left.null, n - 1);) ++x.left.null;
+        for (x.right.null = 0; x.right.null < n - 1 && shared(m - 1, x.right.null);) ++x.right.null;
+        x.null_known = true;
+    }
+
+    void compute_basis(Side& side, const std::string& fault, Context& context) {
+        const int n = side.size;
+        copy(side.basis, side.factor, int64_t{n} * n, context.stream);
+        try {
+            context.linalg.eigh(side.basis, n, vector(n));
+        } catch (const Error& error) { throw Error(fmt::format("{}: {}", fault, error.what())); }
+        const std::vector<float> w = download_vector(n, context.stream);
+        const float limit = 0x1p-14f * w.back();
+        side.null = static_cast<int>(std::count_if(w.begin(), w.end(), [&](float x) { return x <= limit; }));
+        if (!(w.back() > 0)) side.null = 0;  // no gradient so far: the standard basis
     }
 
     static float correction(float beta, int updates) {
         return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates));
     }
 
-    float* eigenvalues(int n) {
-        if (eigenvalues_.size() < n) eigenvalues_ = Buffer<float>(n);  // eigh() waits for the stream
-        return eigenvalues_.data();
+    float* vector(int n) {
+        if (vector_.size() < n) vector_ = Buffer<float>(n);  // its last reader has waited for the stream
+        return vector_.data();
+    }
+    std::vector<float> download_vector(int n, const Stream& stream) {
+        std::vector<float> values(n);
+        download(values.data(), vector_.data(), n, stream);
+        stream.synchronize();
+        return values;
+    }
+
+    // Sorts the rows of V, or its columns, by what the factor has along the present eigenvectors, b F b^T.
+    void reorder_second_moments(const SoapMatrix& x, bool left, Context& context) {
+        const Side& side = left ? x.left : x.right;
+        const int n = side.size;
+        const Stream& stream = context.stream;
+        if (product_.size() < int64_t{n} * n) product_ = Buffer<float>(int64_t{n} * n);
+        if (order_.size() < n) order_ = Buffer<int>(n);
+        context.linalg.gemm(
+            {.M = n, .N = n, .K = n, .A = mat(side.basis, n), .B = mat(side.factor, n), .C = mat(product_.data(), n)});
+        soap_row_products(vector(n), product_.data(), side.basis, n, stream);
+        std::vector<float> parts = download_vector(n, stream);
+        // Directions that share second moments stay together.
+        const double shared = std::accumulate(parts.begin(), parts.begin() + side.null, 0.0) / std::max(side.null, 1);
+        std::fill_n(parts.begin(), side.null, static_cast<float>(shared));
+        if (!std::all_of(parts.begin(), parts.end(), [](float part) { return std::isfinite(part); })) return;
+        std::vector<int> order(n);
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return parts[i] < parts[j]; });
+        upload(order_.data(), order.data(), n, stream);
+        soap_reorder(scratch_[1].data(), x.v, order_.data(), x.left.size, x.right.size, !left, stream);
+        copy(x.v, scratch_[1].data(), int64_t{x.left.size} * x.right.size, stream);
+        stream.synchronize();  // the upload reads `order`
     }
 
     // out (dense) = B_L X B_R^T, or B_L^T X B_R if not `forward`. Uses the last of the scratch matrices.
@@ -196,7 +274,9 @@ private:
     const OptimizerOptions& options_;
     std::vector<SoapMatrix> matrices_;  // on this rank
     std::vector<Part> updated_;         // on all ranks
-    Buffer<float> scratch_[kScratchMatrices], eigenvalues_;
+    Buffer<float> scratch_[kScratchMatrices], vector_, product_;
+    Buffer<float> means_;  // SoapNull's floor, row_means and column_means
+    Buffer<int> order_;
 };
 
 }  // namespace

@@ -22,15 +22,21 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
     for (size_t begin = 0; begin < rows.size();) {
         const ParamRow& first = table[rows[begin]];
         const int heads = options.ortho_per_head ? first.heads : 1;
-        Stack stack{.role = role, .rows = {}, .m = first.rows / heads, .n = first.cols, .heads = heads};
+        Stack stack{.role = role,
+                    .rows = {},
+                    .m = first.rows / heads,
+                    .n = first.cols,
+                    .logical_m = first.logical_rows / heads,
+                    .logical_n = first.logical_cols,
+                    .heads = heads};
         for (; begin < rows.size() && stack.K() < K; begin++) {
             const ParamRow& row = table[rows[begin]];
             if (row.rows != first.rows || row.cols != first.cols) break;
             stack.rows.push_back(rows[begin]);
         }
-        // A single matrix has one matricization up to transposition, except vec(M). It keeps vec(M) if the other stacks
-        // of its role use it (the last stack may be shorter), because the size of the update differs.
-        stack.mode = stacked && (stack.K() > 1 || (options.teon_mode == 3 && K > 1)) ? options.teon_mode : 1;
+        // The last stack of a role may be one matrix. It keeps the mode of the others: vec(M) has another size of the
+        // update, and mode 2 another side for AOL if the matrix is square.
+        stack.mode = stacked && K > 1 ? options.teon_mode : 1;
         info.matrices->plan(stack, options);
         stacks.push_back(std::move(stack));
     }
@@ -92,14 +98,20 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
 std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options,
                                      const Placement* placement) {
     std::vector<StackGroup> groups;
-    std::map<std::tuple<int, int, int, int, int, NsForm>, size_t> index;
+    std::map<std::tuple<int, int, int, int, int, int, int, NsForm>, size_t> index;
     for (size_t i = 0; i < plan.stacks.size(); i++) {
         const Stack& stack = plan.stacks[i];
-        auto key = std::tuple(stack.m, stack.n, stack.K(), stack.mode, stack.heads, stack.form);
+        auto key = std::tuple(stack.m, stack.n, stack.logical_m, stack.logical_n, stack.K(), stack.mode, stack.heads,
+                              stack.form);
         auto [it, fresh] = index.try_emplace(key, groups.size());
         if (fresh) {
             const OrthoMethod method = method_of(options, stack.form);
-            groups.push_back({{}, unfolding_of(stack, method), method, stack.heads, 1});
+            groups.push_back({{},
+                              unfolding_of(stack, method),
+                              Unfolding(stack.mode, stack.logical_m, stack.logical_n, stack.K(), 1),
+                              method,
+                              stack.heads,
+                              1});
         }
         groups[it->second].stacks.push_back(static_cast<int>(i));
     }
@@ -167,10 +179,8 @@ Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
     return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
 }
 
-double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
-    const ParamRow& row = table[stack.rows.front()];
-    const double m = row.logical_rows, n = row.logical_cols, K = stack.K();
-    const double heads = stack.heads;
+double step_factor(const Stack& stack, const OptimizerOptions& options) {
+    const double m = static_cast<double>(stack.logical_m) * stack.heads, n = stack.logical_n;
     double factor = lr_scale_of(stack.role, options);
     if (options.update_rms > 0 && has_neuron_norm(options))
         return factor * options.update_rms;  // of a slice with rms 1
@@ -178,12 +188,13 @@ double step_factor(const ParamTable& table, const Stack& stack, const OptimizerO
         factor *= options.update_rms * std::sqrt(std::max(m, n));
     else if (options.shape_scale)
         factor *= std::sqrt(m / n);
-    if (options.teon_rms_match) {  // 1 for a single matrix, except for vec(M) in mode 3
-        const double rows = stack.mode == 1 ? m / heads : stack.mode == 2 ? m / heads * K : K;
-        const double short_side = std::min(rows, m / heads * n * K / rows);
-        factor *= std::sqrt(std::min(m, n) / (heads * short_side / K));
-    }
-    return factor;
+    // The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K.
+    auto mean_square = [&](int heads) {
+        const Unfolding u(stack.mode, stack.logical_m * stack.heads / heads, stack.logical_n, stack.K(), 1);
+        return static_cast<double>(heads) * std::min(u.rows(), u.cols()) / stack.K();
+    };
+    const double wanted = options.teon_rms_match ? std::min(m, n) : mean_square(1);
+    return factor * std::sqrt(wanted / mean_square(stack.heads));
 }
 
 // Returns what the methods of all stacks begin with, up to a comma: "polar-express x5, ". Empty if they differ there.

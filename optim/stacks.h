@@ -23,11 +23,14 @@ inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 struct StackGroup {
     std::vector<int> stacks;  // indices into OptimizerPlan::stacks, in order
     Unfolding unfolding;
+    Unfolding logical;  // without padding
     OrthoMethod method;
     int heads;
     int chunk;                                                           // stacks per batch
     int slices(int count) const { return count * heads * unfolding.K; }  // of `count` stacks
-    MatrixBatch batch(int count) const { return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld}; }
+    MatrixBatch batch(int count) const {
+        return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld, logical.by_rows()};
+    }
 };
 // placement: for several ranks (nullptr: one rank). They update a group in a few rounds, to overlap the exchange of
 // weights with computation.
@@ -53,10 +56,10 @@ float lr_scale_of(Role role, const OptimizerOptions& options);
 
 bool has_neuron_norm(const OptimizerOptions& options);
 
-// The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix and the rms
-// match. The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K, that of Muon min(m,
-// n) (docs/teon.md, "Comparing Muon with Teon"). m and n exclude padding.
-double step_factor(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
+// The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix (or its
+// alternatives), and what gives the update of all heads the size that the undivided matrix would have or, with the rms
+// match, that Muon's would have, sqrt(min(m, n)) (docs/teon.md, "Comparing Muon with Teon"). m and n exclude padding.
+double step_factor(const Stack& stack, const OptimizerOptions& options);
 
 OrthoMethod method_of(const OptimizerOptions& options, NsForm form);
 Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method);

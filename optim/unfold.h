@@ -23,6 +23,9 @@ struct Unfolding {
 
     int rows() const { return mode == 1 ? m : mode == 2 ? m * K : K; }
     int cols() const { return mode == 1 ? n * K : mode == 2 ? n : m * n; }
+    // Which Gram matrix to compute, of the rows or of the columns: the short side's. A square unfolding has the rows of
+    // the paper's matricization, so that AOL, whose result depends on the side, is the same in both orientations.
+    bool by_rows() const { return rows() != cols() ? rows() < cols() : mode != 2; }
     int64_t size() const { return rows() * ld; }  // elements of one matrix, including gaps
     SliceLayout layout() const;
 };

@@ -109,24 +109,26 @@ bool may_change_length(const Schedule& schedule, int64_t done, int64_t before, i
 }  // namespace
 
 json run_json(const RunPlan& p) {
-    return {{"program", p.family->program()},
-            {"version", source_version()},
-            {"options", options_json(*p.family, p.options)},
-            {"model", model_json(p.family->fields, p.config)},
-            {"ranks", p.ranks},
-            {"micro_batch", p.run.B},
-            {"head_rows", p.is_gpu ? json(p.run.head_rows) : json()},
-            {"sharding", name_of(p.sharding)},
-            {"steps", p.steps},
-            {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},
-            {"init_from", p.options.adopted ? p.options.adopted->content : ""},
-            {"data",
-             {{"train", shards_json(p.train)},
-              {"val", shards_json(p.val)},
-              {"eval_windows", p.eval_windows},
-              {"vocab_size", p.train.vocab_size},
-              {"delimiter", p.train.delimiter},
-              {"tokenizer", p.train.tokenizer}}}};
+    json run = {{"program", p.family->program()},
+                {"version", source_version()},
+                {"options", options_json(*p.family, p.options)},
+                {"model", model_json(p.family->fields, p.config)},
+                {"ranks", p.ranks},
+                {"micro_batch", p.run.B},
+                {"head_rows", p.is_gpu ? json(p.run.head_rows) : json()},
+                {"sharding", name_of(p.sharding)},
+                {"steps", p.steps},
+                {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},
+                {"init_from", p.options.adopted ? p.options.adopted->content : ""},
+                {"data",
+                 {{"train", shards_json(p.train)},
+                  {"val", shards_json(p.val)},
+                  {"eval_windows", p.eval_windows},
+                  {"vocab_size", p.train.vocab_size},
+                  {"delimiter", p.train.delimiter},
+                  {"tokenizer", p.train.tokenizer}}}};
+    if (!p.train.mixture.empty()) run["data"]["mixture_in_turn"] = p.options.mixture_in_turn;
+    return run;
 }
 
 json experiment_json(const RunPlan& p) {

@@ -4,16 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/gpu_rates.h"
+#include "base/gpus.h"
 #include "runtime/device.h"
 
 namespace teon {
-
-// About two standard deviations of log(predicted / measured) over the published steps in bench/measured_gpu.toml, all
-// of which are within it (test/programs/test_plan.py).
-constexpr double kStepTimeSpread = 0.13;
-// For GPUs whose rates follow from their data sheets alone; no published step of theirs was compared.
-constexpr double kDataSheetSpread = 0.4;
 
 struct KnownGpu {
     std::string name;  // of --plan-for
@@ -21,6 +15,6 @@ struct KnownGpu {
     GpuRates rates;
     double spread;  // the range of expected times, as a logarithm
 };
-const std::vector<KnownGpu>& known_gpus();
+const std::vector<KnownGpu>& known_gpus();  // the rows of base/gpus.h
 
 }  // namespace teon

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/text.h"
 #include "model/decoder.h"
@@ -112,7 +113,7 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (plan/gpu_rates.h).
+// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (base/gpus.h).
 constexpr double kFlopsPerByte = 15e3;
 
 // Returns how many blocks' activations can be copied to the host while the forward pass computes.
@@ -132,12 +133,13 @@ struct Saving {
 };
 
 // Returns the ways that the flags leave open, the cheaper ones first: recomputation block by block, plus as much
-// offload as computation hides if all blocks recompute the same, and last any amount of offload.
+// offload as computation hides if all blocks recompute the same, and last any amount of offload. The last one holds
+// least. On a CPU, offload saves nothing.
 std::vector<Saving> savings(const RunPlan& p) {
     const Options& o = p.options;
     const std::vector<RecomputePlan> plans =
         o.recompute == Recompute::automatic ? recompute_plans(p.config.L) : std::vector<RecomputePlan>{o.recompute};
-    const bool offloads = o.offload.activations && o.offload_blocks == 0 && p.config.L > 2;
+    const bool offloads = p.is_gpu && o.offload.activations && o.offload_blocks == 0 && p.config.L > 2;
     std::vector<Saving> all;
     for (const RecomputePlan& recompute : plans) {
         int most = o.offload_blocks;
@@ -151,56 +153,70 @@ std::vector<Saving> savings(const RunPlan& p) {
 }
 
 // Returns the activations' bytes in the memory that is planned for. On a CPU that includes offloaded ones.
-int64_t activation_bytes(const RunPlan& p) {
-    const ActivationPlan plan = decoder_activations(p.config, p.run);
+int64_t activation_bytes(const RunPlan& p, const DecoderRun& run) {
+    const ActivationPlan plan = decoder_activations(p.config, run);
     return plan.total_bytes() + (p.is_gpu ? 0 : plan.offloaded_bytes());
 }
 
-// Chooses the micro-batch together with recomputation and offload. Takes the cheapest saving that leaves room for a
-// useful micro-batch (8192 tokens, or the rank's whole step if that is less; if no saving does, for the largest
-// micro-batch that fits), then the largest divisor of the rank's sequences that fits. If nothing fits, tries again with
-// a head that computes fewer logits at a time. Returns false if that does not fit either.
-bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
+// Returns the micro-batches that --micro-batch leaves open, the largest first: divisors of the rank's sequences.
+std::vector<int> micro_batches(const Options& o, int64_t sequences, int64_t max_tokens) {
+    if (o.micro_batch > 0) return {o.micro_batch};
+    std::vector<int> sizes;
+    for (int64_t B = std::min(sequences, std::max<int64_t>(1, max_tokens / o.seq_len)); B >= 1; --B)
+        if (sequences % B == 0) sizes.push_back(static_cast<int>(B));
+    return sizes;
+}
+
+// The memory of a run's activations for a micro-batch and a saving.
+DecoderRun with(DecoderRun run, int B, const Saving& saving) {
+    run.B = B;
+    run.recompute = saving.recompute;
+    run.offloaded_blocks = saving.offloaded_blocks;
+    return run;
+}
+
+// Returns the run with a micro-batch, recomputation and offload whose activations fit `room` bytes. Takes the cheapest
+// saving that leaves room for a useful micro-batch (8192 tokens, or the rank's whole step if that is less; if no saving
+// does, for the largest micro-batch that fits), and the largest micro-batch that fits with it. None if nothing fits.
+std::optional<DecoderRun> cheapest_that_fits(const RunPlan& p, int64_t room) {
     const Options& o = p.options;
     const int64_t sequences = o.batch_tokens / o.seq_len / p.ranks;
-    const int64_t most_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
-    const int64_t useful = std::min<int64_t>(8192, std::min(most_tokens, sequences * o.seq_len));
-    const int64_t room = memory_bytes - fixed_bytes;
-    auto fits = [&](int B, const Saving& saving) {
-        p.run.B = B;
-        p.run.recompute = saving.recompute;
-        p.run.offloaded_blocks = saving.offloaded_blocks;
-        return activation_bytes(p) <= room;
-    };
+    const int64_t max_tokens = p.is_gpu ? 65536 : 4096;  // beyond this, larger products are no faster
+    const int64_t useful_tokens = std::min<int64_t>(8192, std::min(max_tokens, sequences * o.seq_len));
+    const std::vector<int> sizes = micro_batches(o, sequences, max_tokens);
     const std::vector<Saving> all = savings(p);
-    std::vector<int> sizes;  // largest first
-    if (o.micro_batch > 0) {
-        sizes = {o.micro_batch};
-    } else {
-        for (int64_t B = std::min(sequences, std::max<int64_t>(1, most_tokens / o.seq_len)); B >= 1; --B)
-            if (sequences % B == 0) sizes.push_back(static_cast<int>(B));
+    const auto fits = [&](int B, const Saving& saving) { return activation_bytes(p, with(p.run, B, saving)) <= room; };
+    auto useful = std::find_if(sizes.begin(), sizes.end(), [&](int B) { return B * o.seq_len < useful_tokens; });
+    if (useful != sizes.begin()) --useful;
+    for (auto B = useful; B != sizes.end(); ++B) {
+        if (!fits(*B, all.back())) continue;  // it saves most
+        const auto saving = std::find_if(all.begin(), all.end(), [&](const Saving& s) { return fits(*B, s); });
+        const auto largest = std::find_if(sizes.begin(), sizes.end(), [&](int size) { return fits(size, *saving); });
+        return with(p.run, *largest, *saving);
     }
-    auto smallest_useful = std::find_if(sizes.begin(), sizes.end(), [&](int B) { return B * o.seq_len < useful; });
-    if (smallest_useful != sizes.begin()) --smallest_useful;
-    for (auto wanted = smallest_useful; wanted != sizes.end(); ++wanted)
-        for (const Saving& saving : all) {
-            if (!fits(*wanted, saving)) continue;
-            auto largest = sizes.begin();
-            while (!fits(*largest, saving)) ++largest;  // leaves it in p.run
-            return true;
-        }
-    if (p.run.head_rows == 0 || o.head_rows) return false;
-    p.run.head_rows = 0;
-    return fit_to_memory(p, memory_bytes, fixed_bytes);
+    return std::nullopt;
+}
+
+// Decides on micro-batch, recomputation and offload. If nothing fits, tries again with a head that computes fewer
+// logits at a time. Returns false if that does not fit either; the run is then the smallest.
+bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
+    const int64_t room = memory_bytes - fixed_bytes;
+    std::optional<DecoderRun> run = cheapest_that_fits(p, room);
+    if (!run && p.run.head_rows > 0 && !p.options.head_rows) {
+        p.run.head_rows = 0;
+        run = cheapest_that_fits(p, room);
+    }
+    p.run = run ? *run : with(p.run, p.options.micro_batch > 0 ? p.options.micro_batch : 1, savings(p).back());
+    return run.has_value();
 }
 
 [[noreturn]] void refuse(const RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
-    const int64_t wanted = fixed_bytes + activation_bytes(p);
+    const int64_t needed_bytes = fixed_bytes + activation_bytes(p, p.run);
     std::vector<std::string> parts;
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(fmt::format(
         "{} needs {} at --micro-batch {} --recompute {}{}, but only {} are available ({}, the rest activations); {}",
-        p.options.model, bytes_text(static_cast<double>(wanted)), p.run.B, text(p.run.recompute),
+        p.options.model, bytes_text(static_cast<double>(needed_bytes)), p.run.B, text(p.run.recompute),
         p.run.offloaded_blocks > 0 ? fmt::format(" --offload-blocks {}", p.run.offloaded_blocks) : "",
         bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }

@@ -75,7 +75,8 @@ struct Options {
     std::string init_from;
     // The model of --init-from after it was read, or the checkpoint's model in a resumed run. Flags must agree with it.
     std::optional<PublishedModel> adopted;
-    double time_limit = 0;  // seconds; 0: none
+    bool mixture_in_turn = true;  // LoaderOptions; false in resumed runs of 0.2
+    double time_limit = 0;        // seconds; 0: none
     // guards
     int max_skipped = 20;
     float skip_spikes = 0, warn_spikes = 0;  // standard deviations; 0: off

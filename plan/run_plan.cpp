@@ -76,6 +76,11 @@ void open_data(RunPlan& p) {
                                                      : ", with the preset's vocabulary (--vocab-size)"));
         return;
     }
+    if (!p.train.mixture.empty() && !o.mixture_in_turn)
+        p.notes.emplace_back(
+            "note",
+            "this run began with version 0.2 and keeps its order of the mixture, in which a source may "
+            "repeat windows within an epoch; a new run has each window once");
     CHECK_USAGE(p.val.mixture.empty(), "--val-data {}: a mixture cannot be evaluated; name the sources without weights",
                 o.val_data);
     check_same_tokenizer(p.train, p.val);

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <cstring>
-#include <string_view>
 
+#include "base/gpus.h"
 #include "base/out_of_memory.h"
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
@@ -18,23 +18,6 @@ namespace {
 using detail::check_cuda;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
-
-// Dense bf16 tensor-core peaks with fp32 accumulation in TFLOP/s, from NVIDIA's data sheets (most of which print twice
-// as much, "with sparsity"). The first entry whose name occurs in the device's name applies. The peak of a slice of a
-// GPU (MIG) is unknown.
-double peak_bf16_flops(std::string_view name) {
-    struct Peak {
-        std::string_view name;
-        double tflops;
-    };
-    constexpr Peak peaks[] = {{"MIG", 0},        {"B200", 2250}, {"H200", 989},     {"H100 PCIe", 756},
-                              {"H100 NVL", 835}, {"H100", 989},  {"H800", 989},     {"A100", 312},
-                              {"A800", 312},     {"L40S", 362},  {"RTX 4090", 165}, {"RTX 5090", 210}};
-    for (const Peak& p : peaks) {
-        if (name.find(p.name) != std::string_view::npos) return p.tflops * 1e12;
-    }
-    return 0;
-}
 
 std::atomic<size_t> bytes_in_use = 0, bytes_peak = 0;  // of live Buffers
 

@@ -145,36 +145,38 @@ std::string text_of(const LtCall& c) {
                        g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
 }
 
+static LtMatrixKey key_of(const Mat& x, int count) {
+    return {.dtype = x.dtype, .ld = x.ld, .stride = count > 1 ? x.stride_inner : 0, .alignment = alignment(x, count)};
+}
+
 LtKey key_of(const LtCall& c) {
     const Gemm& g = c.g;
-    return {g.M,
-            g.N,
-            g.K,
-            g.trans_a * 2 + g.trans_b,
-            static_cast<int>(g.A.dtype) * 4 + static_cast<int>(g.C.dtype) + (g.A.dtype != g.B.dtype) * 64,
-            g.A.ld,
-            g.B.ld,
-            g.C.ld,
-            c.addend.ld,
-            c.count,
-            c.count > 1 ? g.A.stride_inner : 0,
-            c.count > 1 ? g.B.stride_inner : 0,
-            c.count > 1 ? g.C.stride_inner : 0,
-            c.count > 1 ? c.addend.stride_inner : 0,
-            alignment(g.A, c.count),
-            alignment(g.B, c.count),
-            alignment(g.C, c.count),
-            alignment(c.addend, c.count),
-            epilogue_of(c),
-            c.bias() ? alignment(g.bias, 1) : 0,
-            c.addend.data == g.C.data,
-            g.beta != 0.0f,
-            c.has_aux() ? g.aux.ld : 0,
-            c.has_aux() ? alignment(g.aux, 1) : 0};
+    return {.M = g.M,
+            .N = g.N,
+            .K = g.K,
+            .count = c.count,
+            .trans_a = g.trans_a,
+            .trans_b = g.trans_b,
+            .a = key_of(g.A, c.count),
+            .b = key_of(g.B, c.count),
+            .c = key_of(g.C, c.count),
+            .addend = key_of(c.addend, c.count),
+            .adds = g.beta != 0.0f,
+            .in_place = c.addend.data == g.C.data,
+            .epilogue = epilogue_of(c),
+            .bias_alignment = c.bias() ? alignment(g.bias, 1) : 0,
+            .aux_ld = c.has_aux() ? g.aux.ld : 0,
+            .aux_alignment = c.has_aux() ? alignment(g.aux, 1) : 0};
 }
 
 std::string text_of(const LtKey& key) {
-    return fmt::format("{} x {} x {}: {}", key[0], key[1], key[2], fmt::join(key.begin() + 3, key.end(), " "));
+    const auto matrix = [](const LtMatrixKey& m) {
+        return fmt::format("{} ld {} stride {} align {}", name_of(m.dtype), m.ld, m.stride, m.alignment);
+    };
+    return fmt::format("{} of {} x {} x {}: A{} {}, B{} {}, C {}, addend{}{} {}, epilogue {} {} {} {}", key.count,
+                       key.M, key.N, key.K, key.trans_a ? "^T" : "", matrix(key.a), key.trans_b ? "^T" : "",
+                       matrix(key.b), matrix(key.c), key.adds ? "" : " x 0", key.in_place ? " in place" : "",
+                       matrix(key.addend), key.epilogue, key.bias_alignment, key.aux_ld, key.aux_alignment);
 }
 
 struct LtMatmul::Impl {

@@ -2,7 +2,7 @@
 // algorithm. Private to linalg.cu.
 #pragma once
 
-#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +29,26 @@ struct LtCall {
 std::string text_of(const LtCall& c);  // for messages
 
 // Everything that the choice of an algorithm may depend on.
-using LtKey = std::array<int64_t, 24>;
+struct LtMatrixKey {
+    DType dtype;
+    int64_t ld;
+    int64_t stride;      // between the matrices of a batch; 0: there is only one
+    uint32_t alignment;  // in bytes, of all matrices of the batch
+    auto operator<=>(const LtMatrixKey&) const = default;
+};
+struct LtKey {
+    int M, N, K;
+    int count;
+    bool trans_a, trans_b;
+    LtMatrixKey a, b, c, addend;
+    bool adds;      // beta is not 0
+    bool in_place;  // addend is C
+    int epilogue;
+    uint32_t bias_alignment;  // 0: no bias
+    int64_t aux_ld;           // 0: no auxiliary output or input
+    uint32_t aux_alignment;
+    auto operator<=>(const LtKey&) const = default;
+};
 LtKey key_of(const LtCall& c);
 std::string text_of(const LtKey& key);
 

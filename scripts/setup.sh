@@ -10,7 +10,8 @@
 #   scripts/setup.sh check      installs nothing; fails and names the missing packages if building would fail
 #   scripts/setup.sh            packages and venv
 #
-# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. INCLUDES: the build's include flags.
+# SETUP=0 installs nothing. BACKEND=cuda needs no CPU linear algebra. TESTS=0: only programs are built, without Catch2.
+# INCLUDES: the build's include flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,7 @@ say() { echo "setup: $*"; }
 # Header-only packages for building: package, header.
 headers=("nlohmann-json3-dev <nlohmann/json.hpp>" "libxxhash-dev <xxhash.h>"
     "libfmt-dev <fmt/format.h>" "catch2 <catch2/catch.hpp> or <catch.hpp> or <catch2/catch_all.hpp>")
+[ "${TESTS:-1}" != 0 ] || unset 'headers[3]'
 # Libraries of a CPU build: package, flags, and a program that uses the needed functions. Checking for the header is not
 # enough, because several packages have headers of the same name.
 features=("libdnnl-dev|-ldnnl|#include <oneapi/dnnl/dnnl.h>

@@ -44,6 +44,7 @@ LoaderOptions loader_options(const RunPlan& p, bool training, const Comm& comm) 
     l.shuffle = training && p.options.shuffle;
     l.seed = p.options.seed;
     if (training) l.mixture = p.train.mixture;
+    l.mixture_in_turn = p.options.mixture_in_turn;
     l.document_mask = p.options.document_mask;
     l.delimiter = p.train.delimiter;
     l.rank = comm.rank();

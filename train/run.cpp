@@ -45,6 +45,8 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
     if (o.adopted) o.adopted->content = state.run.value("init_from", "");
     if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
+    const nlohmann::json data = state.run.value("data", nlohmann::json());
+    o.mixture_in_turn = data.is_object() && data.value("mixture_in_turn", false);
     // Defaults that another version may choose differently.
     if (o.batch_tokens == 0) o.batch_tokens = state.run.value("/options/batch-tokens"_json_pointer, int64_t{0});
     const nlohmann::json rate = state.run.value("/options/adamw-lr"_json_pointer, nlohmann::json());

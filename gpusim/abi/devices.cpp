@@ -19,9 +19,9 @@ void put(void* structure, size_t offset, const void* value, size_t bytes) {
 
 }  // namespace
 
-const DeviceModel& device() {
-    static const DeviceModel& chosen = []() -> const DeviceModel& {
-        const DeviceModel& d = find_device_model();
+const GpuSheet& device() {
+    static const GpuSheet& chosen = []() -> const GpuSheet& {
+        const GpuSheet& d = find_device_model();
         std::fprintf(stderr,
                      "This is a model of an %s: its kernels run as PTX on the CPU, thousands of times slower.\n",
                      d.title);
@@ -39,7 +39,7 @@ namespace cpu = teon::cpu;
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
-    const DeviceModel& d = device();
+    const teon::GpuSheet& d = device();
     struct {
         char name[256] = {};
         size_t totalGlobalMem = 0, sharedMemPerBlock = kSharedUnasked, sharedMemPerMultiprocessor = 0,
@@ -50,8 +50,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     std::strncpy(p.name, d.title, sizeof p.name - 1);
     size_t free = 0;
     const cudaError_t status = cudaMemGetInfo(&free, &p.totalGlobalMem);
-    p.sharedMemPerMultiprocessor = d.multiprocessor_shared;
-    p.sharedMemPerBlockOptin = d.block_shared;
+    p.sharedMemPerBlockOptin = d.block_shared();
+    p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin + 1024;  // a block has all but 1 KiB
     p.major = d.capability / 10;
     p.minor = d.capability % 10;
     p.multiProcessorCount = d.multiprocessors;

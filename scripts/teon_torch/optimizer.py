@@ -287,12 +287,17 @@ def update_of_part(x, v, group, lr):
     o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"], group["ns_form"], group["ns_aol"])
     o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
     factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
-    if group["rms_match"]:
-        factor *= math.sqrt(min(m, n) / (heads * min(z.shape[-2:]) / K))
     if v is not None:
         o, v = normalize_neurons(o, v.view(*o.shape[:-1], 1), group)
         v = v.flatten(2, 3).flatten(0, 1)
-        factor = group["update_rms"] or factor  # each slice has a root mean square of 1 then
+        factor = group["update_rms"] or factor
+    if v is None or not group["update_rms"]:  # else the root mean square is given
+        # Slices of a semi-orthogonal unfolding have a mean square norm of its short side / K. The heads together get
+        # the size of the whole matrix's update or, with rms_match, of Muon's.
+        rows, columns = z.shape[-2:]
+        whole = min(rows * heads, columns) if order == UNFOLDED[1] else min(rows, columns * heads)
+        wanted = min(m, n) if group["rms_match"] else whole / K
+        factor *= math.sqrt(wanted / (heads * min(rows, columns) / K))
     return o.flatten(2, 3).flatten(0, 1) * (lr * factor), v
 
 

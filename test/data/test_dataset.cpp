@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 
 #include "data/loader.h"
+#include "data/permutation.h"
 #include "files/file.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -155,6 +158,129 @@ TEST_CASE("data/dataset: the sources of a mixture and their shares") {
             std::string::npos);
     std::filesystem::rename(b.path, folder / "b:2");
     REQUIRE(open_dataset(folder / "b:2", "train").mixture.empty());  // the name of a folder, without a weight
+}
+
+namespace {
+
+constexpr int kTokens = 4;  // of a window
+
+// Sources of a mixture. The first token of a window is its index within its source, and the second is the source.
+struct Mixture {
+    TempDir folder;
+    std::vector<int> windows;
+    DataSet data;
+
+    Mixture(const std::vector<int>& windows, const std::vector<double>& weights) : windows(windows) {
+        std::string pattern;
+        for (uint32_t s = 0; s < windows.size(); ++s) {
+            const std::string source = folder / std::to_string(s);
+            std::filesystem::create_directories(source);
+            std::vector<uint32_t> tokens;
+            for (int w = 0; w < windows[s]; ++w) tokens.insert(tokens.end(), {static_cast<uint32_t>(w), s, 0, 0});
+            tokens.push_back(0);
+            write_shard(source + "/x_train_000000.bin", tokens);
+            pattern += fmt::format("{}{}:{:.6f}", s ? "," : "", source, weights[s]);
+        }
+        data = open_dataset(pattern, "train");
+    }
+    LoaderOptions options(uint64_t seed) const {
+        LoaderOptions o{.B = 1, .T = kTokens, .vocab_size = 60000, .seed = seed};
+        o.mixture = data.mixture;
+        return o;
+    }
+};
+
+// A window of a source, by its index.
+struct Drawn {
+    int source, window;
+    bool operator==(const Drawn&) const = default;
+};
+
+std::vector<Drawn> take_batch(Loader& loader, const Stream& stream) {
+    const Batch batch = loader.next(stream);
+    std::vector<int> tokens(static_cast<size_t>(batch.B * kTokens));
+    download(tokens.data(), batch.tokens, std::ssize(tokens), stream);
+    stream.synchronize();
+    std::vector<Drawn> drawn;
+    for (size_t b = 0; b < tokens.size(); b += kTokens) drawn.push_back({tokens[b + 1], tokens[b]});
+    return drawn;
+}
+
+std::vector<Drawn> take_samples(const Mixture& mixture, const LoaderOptions& o, int count) {
+    Loader loader(mixture.data.shards, o);
+    Stream stream;
+    std::vector<Drawn> drawn;
+    for (int i = 0; i < count; ++i) drawn.push_back(take_batch(loader, stream).at(0));
+    return drawn;
+}
+
+}  // namespace
+
+TEST_CASE("data/loader: each source of a mixture gives every window once in each of its epochs") {
+    std::mt19937_64 random(5);
+    auto between = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+    Stream stream;
+    for (int sources = 2; sources <= 5; ++sources) {
+        std::vector<int> windows;
+        std::vector<double> weights;
+        for (int s = 0; s < sources; ++s) {
+            windows.push_back(between(1, 400));
+            weights.push_back(0.05 + between(0, 1000) / 1000.0);
+        }
+        const Mixture mixture(windows, weights);
+        const LoaderOptions o = mixture.options(static_cast<uint64_t>(sources));
+        const std::vector<Drawn> all = take_samples(mixture, o, 21000);
+        for (int s = 0; s < sources; ++s) {
+            std::set<int> epoch;  // the windows so far
+            for (const Drawn& drawn : all) {
+                if (drawn.source != s) continue;
+                INFO("source " << s << " of " << sources << " with " << windows[s] << " windows: " << drawn.window);
+                REQUIRE(epoch.insert(drawn.window).second);
+                if (std::ssize(epoch) == windows[s]) epoch.clear();
+            }
+        }
+        for (int trial = 0; trial < 20; ++trial) {  // resumed anywhere, with other ranks and micro-batches
+            const int ranks = between(1, 4), B = between(1, 5);
+            const int from = trial % 4 == 0 ? 10000 - between(0, ranks * B) : between(0, 20000);
+            for (int rank = 0; rank < ranks; ++rank) {
+                LoaderOptions part = o;
+                part.B = B, part.rank = rank, part.ranks = ranks;
+                Loader loader(mixture.data.shards, part);
+                loader.seek(from);
+                for (int step = 0; step < 5; ++step) {
+                    const auto first = all.begin() + from + (step * ranks + rank) * B;
+                    REQUIRE(take_batch(loader, stream) == std::vector<Drawn>(first, first + B));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("data/loader: two equal sources of 200 windows give 400 sequences nearly without repetition") {
+    const Mixture mixture({200, 200}, {1, 1});
+    std::map<std::pair<int, int>, int> times;
+    for (const Drawn& d : take_samples(mixture, mixture.options(0), 400)) ++times[{d.source, d.window}];
+    int64_t most = 0;
+    for (const auto& [window, count] : times) most = std::max<int64_t>(most, count);
+    // A source has 200 of 400 sequences with a standard deviation of 10: six of them come from the second epoch.
+    REQUIRE((most <= 2 && times.size() >= 400 - 60));
+}
+
+TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a mixture") {
+    const Mixture mixture({150, 60, 9}, {0.5, 0.3, 0.2});
+    LoaderOptions o = mixture.options(7);
+    o.mixture_in_turn = false;
+    const std::vector<Drawn> drawn = take_samples(mixture, o, 10500);
+    // Version 0.2: sample i has place p(i) in its block of 10,000, whose sources are parts of 5000, 3000 and 2000
+    // places; the place in a part, after those of earlier blocks, is the number of the source's sample.
+    const int64_t begins[] = {0, 5000, 8000, 10000};
+    for (int64_t i = 0; i < std::ssize(drawn); ++i) {
+        const int64_t block = i / 10000, at = Permutation(10000, ~uint64_t{7}, block)(i % 10000);
+        const int s = at < 5000 ? 0 : at < 8000 ? 1 : 2, windows = mixture.windows[s];
+        const int64_t number = block * (begins[s + 1] - begins[s]) + at - begins[s];
+        const Permutation epoch(windows, 7 + s * uint64_t{0x9e3779b97f4a7c15}, number / windows);
+        REQUIRE(drawn[i] == Drawn{s, static_cast<int>(epoch(number % windows))});
+    }
 }
 
 TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and one order for ranks and resumed runs") {

@@ -150,7 +150,7 @@ TEST_CASE("gpusim/checks: dynamic shared memory ends with its last byte") {
 }
 
 TEST_CASE("gpusim/checks: launches that a device does not take") {
-    const DeviceModel device = {"", "", 80, 1, 163 * 1024, 164 * 1024};
+    const teon::GpuSheet& device = teon::kA100;
     const std::string arrays = ".shared .align 4 .b8 fixed[1000]; .extern .shared .align 1024 .b8 buffer[];";
     const PtxKernel small("", kShared), both("mov.u32 %r9, fixed;" + kOwn, arrays),
         large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");

@@ -194,9 +194,21 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
         REQUIRE(error_with(j, "quantization_config", nullptr).empty());  // null means absent
         REQUIRE(error_with(j, "dtype", "bfloat16").empty());
     }
-    REQUIRE(error_of<UsageError>([] {
-                decoder_config(written(gpt2_config("tiny")), {llama_family()}, "folder/config.json");
-            }) == "folder/config.json: model_type is 'gpt2'; only llama is supported");
+}
+
+TEST_CASE("model/family: the model of another program names that program") {
+    for (const ModelFamily& given : families())
+        for (const ModelFamily& family : families()) {
+            if (family.name == given.name) continue;
+            const json j = written(given.config(given.default_preset));
+            const std::string found = error_of<UsageError>([&] { check_program(j, {family}, "folder/config.json"); });
+            REQUIRE(found ==
+                    "folder/config.json: model_type is '" + given.name + "'; its program is ./train_" + given.name);
+        }
+    const json unknown = {{"model_type", "mamba"}};
+    check_program(unknown, {llama_family()}, "folder/config.json");
+    REQUIRE(error_of<UsageError>([&] { decoder_config(unknown, {llama_family()}, "folder/config.json"); }) ==
+            "folder/config.json: model_type is 'mamba'; only llama is supported");
 }
 
 TEST_CASE("model/family: all published forms of LLaMA's rotary base are read") {

@@ -15,6 +15,8 @@ struct TableShape {
     int KV = 0;          // rows of k and v; 0: C
     int F_stored = 0;    // with padding; 0: F
     int heads = 1;       // of q, k and v
+    int kv_heads = 0;    // of k and v; 0: heads
+    int Q = 0;           // rows of q and columns of o; 0: C
 };
 
 inline std::vector<TableShape> preset_shapes() {
@@ -41,23 +43,24 @@ inline ParamTable make_table(const TableShape& s) {
         ParamRow row = matrix_row(std::move(name), role, layer, rows, cols);
         row.decay = role != Role::bias && role != Role::norm;
         row.joined = joined;
-        if (role == Role::q || role == Role::k || role == Role::v) row.heads = s.heads;
+        if (role == Role::q) row.heads = s.heads;
+        if (role == Role::k || role == Role::v) row.heads = s.kv_heads ? s.kv_heads : s.heads;
         const int padded = s.F_stored ? s.F_stored : s.F;
         if (role == Role::mlp_up || role == Role::mlp_gate) row.rows = padded;
         if (role == Role::mlp_down) row.cols = padded;
         table.add(row);
     };
-    const int KV = s.KV ? s.KV : s.C;
+    const int KV = s.KV ? s.KV : s.C, Q = s.Q ? s.Q : s.C;
     add("wte", Role::token_embedding, -1, s.V, s.C);
     if (!s.llama) add("wpe", Role::position_embedding, -1, 64, s.C);
     for (int l = 0; l < s.L; l++) {
         const std::string h = "h." + std::to_string(l) + ".";
         add(h + "norm1", Role::norm, l, 1, s.C);
-        add(h + "q", Role::q, l, s.C, s.C);
+        add(h + "q", Role::q, l, Q, s.C);
         add(h + "k", Role::k, l, KV, s.C, true);
         add(h + "v", Role::v, l, KV, s.C, true);
-        if (!s.llama) add(h + "qkv.bias", Role::bias, l, 1, s.C + 2 * KV);
-        add(h + "o", Role::o, l, s.C, s.C);
+        if (!s.llama) add(h + "qkv.bias", Role::bias, l, 1, Q + 2 * KV);
+        add(h + "o", Role::o, l, s.C, Q);
         add(h + "norm2", Role::norm, l, 1, s.C);
         if (s.llama) add(h + "gate", Role::mlp_gate, l, s.F, s.C);
         add(h + "up", Role::mlp_up, l, s.F, s.C, s.llama);

@@ -48,14 +48,14 @@ struct StackRun {
     std::vector<std::vector<float>> run(bool normalize_slices, bool scaled = true, bool orthogonalized = true) {
         const Stream& stream = context.stream;
         const SliceBatch s = batch();
-        const MatrixBatch matrices{count, u.rows(), u.cols(), u.ld};
+        const MatrixBatch matrices{count, u.rows(), u.cols(), u.ld, u.by_rows()};
         Guarded<float> partial(int64_t{s.count} * momentum_parts(s), stream), scales(s.count, stream);
         Guarded<T> Z(matrices.size(), stream);
         const int64_t bytes = ortho_scratch_bytes(method, matrices);
         Guarded<std::byte> scratch(bytes, stream);
         momentum_update(slices.data(), partial.data(), nullptr, nullptr, s, 0, false, stream);
         slice_scales(scales.data(), nonfinite.data(), partial.data(), nullptr, momentum_parts(s), count, u.K,
-                     static_cast<float>(method.margin(matrices.short_side())), normalize_slices, stream);
+                     static_cast<float>(method.margin(matrices.side())), normalize_slices, stream);
         unfold(Z.data(), slices.data(), nullptr, scaled ? scales.data() : nullptr, nullptr, s, u.layout(), 0, stream);
         const T* O = Z.data();
         if (orthogonalized)

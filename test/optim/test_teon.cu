@@ -31,7 +31,16 @@ OptimizerOptions teon_options(int K, int mode, std::set<Role> roles = {Role::q, 
 
 constexpr TableShape kSmall{.L = 5, .C = 32, .F = 48, .V = 50, .heads = 4};
 
-// The optimizer's update in float64, stack by stack, by the paper's matricization.
+// The logical part of a parameter, without padding.
+Matrix logical_part(const std::vector<float>& values, const ParamRow& row) {
+    Matrix x(row.logical_rows, row.logical_cols);
+    for (int i = 0; i < x.rows; i++)
+        for (int j = 0; j < x.cols; j++) x(i, j) = values[static_cast<size_t>(i) * row.cols + j];
+    return x;
+}
+Matrix weights_of(Run& run, int row) { return logical_part(run.weights(row), run.table()[row]); }
+
+// The optimizer's update in float64, stack by stack, by the paper's matricization, without padding.
 struct Reference {
     const ParamTable& table;
     OptimizerOptions o;
@@ -40,12 +49,9 @@ struct Reference {
 
     Reference(Run& run, const OptimizerOptions& options) : table(run.table()), o(options) {
         for (int row = 0; row < table.count(); row++) {
-            Matrix w(table[row].rows, table[row].cols);
-            const auto values = run.weights(row);
-            std::copy(values.begin(), values.end(), w.a.begin());
-            weights.push_back(w);
-            momenta.emplace_back(table[row].rows, table[row].cols);
-            neurons.emplace_back(table[row].rows, 0.0);
+            weights.push_back(weights_of(run, row));
+            momenta.emplace_back(weights.back().rows, weights.back().cols);
+            neurons.emplace_back(weights.back().rows, 0.0);
         }
     }
     void step(Run& run, const OptimizerPlan& plan, double scale) {
@@ -70,38 +76,36 @@ struct Reference {
                     to.a.begin() + int64_t{to_row} * to.cols);
     }
     void step(Run& run, const Stack& stack, int head, double scale) {
-        const int first = head * stack.m;  // first row of the head in a parameter
-        {
-            std::vector<Matrix> directions;
-            for (int row : stack.rows) {
-                Matrix all(table[row].rows, stack.n), g(stack.m, stack.n), momentum(stack.m, stack.n);
-                const auto values = fetch(run.params.grad(row), table[row].size(), run.context);
-                std::copy(values.begin(), values.end(), all.a.begin());
-                copy_rows(g, 0, all, first, stack.m);
-                copy_rows(momentum, 0, momenta[row], first, stack.m);
-                momentum = combination(double{o.momentum}, momentum, scale, g);
-                copy_rows(momenta[row], first, momentum, 0, stack.m);
-                Matrix d = o.nesterov ? combination(double{o.momentum}, momentum, scale, g) : momentum;
-                if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
-                directions.push_back(d);
+        const int m = stack.logical_m, n = stack.logical_n;
+        const int first = head * m;  // first row of the head in a parameter
+        std::vector<Matrix> directions;
+        for (int row : stack.rows) {
+            Matrix g(m, n), momentum(m, n);
+            copy_rows(g, 0, logical_part(fetch(run.params.grad(row), table[row].size(), run.context), table[row]),
+                      first, m);
+            copy_rows(momentum, 0, momenta[row], first, m);
+            momentum = combination(double{o.momentum}, momentum, scale, g);
+            copy_rows(momenta[row], first, momentum, 0, m);
+            Matrix d = o.nesterov ? combination(double{o.momentum}, momentum, scale, g) : momentum;
+            if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
+            directions.push_back(d);
+        }
+        const Matrix z = matricize(directions, stack.mode);
+        const Matrix q =
+            o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
+        const auto updates = dematricize(q, stack.mode, m, n, stack.K());
+        const double factor = step_factor(stack, o);
+        for (int k = 0; k < stack.K(); k++) {
+            const int row = stack.rows[k];
+            Matrix w(m, n);
+            copy_rows(w, 0, weights[row], first, m);
+            const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
+            const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
+            for (size_t i = 0; i < w.a.size(); i++) {
+                const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
+                w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
             }
-            const Matrix z = matricize(directions, stack.mode);
-            const Matrix q = o.ortho == Ortho::svd ? polar_factor(z)
-                                                   : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
-            const auto updates = dematricize(q, stack.mode, stack.m, stack.n, stack.K());
-            const double factor = step_factor(table, stack, o);
-            for (int k = 0; k < stack.K(); k++) {
-                const int row = stack.rows[k];
-                Matrix w(stack.m, stack.n);
-                copy_rows(w, 0, weights[row], first, stack.m);
-                const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
-                const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
-                for (size_t i = 0; i < w.a.size(); i++) {
-                    const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
-                    w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
-                }
-                copy_rows(weights[row], first, w, 0, stack.m);
-            }
+            copy_rows(weights[row], first, w, 0, m);
         }
     }
 };
@@ -111,19 +115,40 @@ double worst_difference(Run& run, const Reference& reference, const OptimizerPla
     double worst = 0;
     for (const Stack& stack : plan.stacks)
         for (int row : stack.rows) {
-            const auto w = run.weights(row);
-            double sum = 0;
-            for (size_t i = 0; i < w.size(); i++) sum += std::pow(w[i] - reference.weights[row].a[i], 2);
-            const double factor = step_factor(reference.table, stack, reference.o);
+            const Matrix w = weights_of(run, row);
+            const double factor = step_factor(stack, reference.o);
             const bool unit = has_neuron_norm(reference.o) && reference.o.update_rms > 0;
             const double norm =
-                unit ? std::sqrt(w.size()) : std::sqrt(stack.heads * std::min(stack.m, stack.n) / double(stack.K()));
+                unit ? std::sqrt(w.a.size())
+                     : std::sqrt(stack.heads * std::min(stack.logical_m, stack.logical_n) / double(stack.K()));
             const double update = reference.o.lr * factor * norm;
-            const double d = std::sqrt(sum) / update;
+            const double d = distance(w, reference.weights[row]) / update;
             if (!(d <= worst)) worst = d;
         }
     return worst;
 }
+
+}  // namespace
+
+namespace {
+
+// Four steps of the optimizer and of the reference; returns the largest difference.
+double difference_after_four_steps(const ParamTable& table, const OptimizerOptions& options) {
+    Run run(table, options);
+    run.zero_padding_of_masters();
+    Reference reference(run, options);
+    for (int t = 0; t < 4; t++) {
+        const float scale = t == 2 ? 0.3f : 1.0f;
+        run.set_grads(t);
+        for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+        reference.step(run, run.optimizer.plan(), scale);
+        run.step(scale);
+    }
+    return worst_difference(run, reference, run.optimizer.plan());
+}
+// Four updates, each within 6e-5 of float64: at singular values near zero, the polynomials amplify rounding noise of
+// 2^-24 by their slope (jordan 3.4^5 = 485, polar-express 979). Rounding of the weights is below 1e-5 of a step.
+constexpr double kFourSteps = 3e-4;
 
 }  // namespace
 
@@ -172,21 +197,127 @@ TEST_CASE("optim/teon: steps match float64 by the paper's matricization, for eve
     });
     with("lr scale", [](auto& o) { o.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}; });
     for (const Case& c : cases) {
-        Run run(table, c.options);
-        Reference reference(run, c.options);
-        for (int t = 0; t < 4; t++) {
-            const float scale = t == 2 ? 0.3f : 1.0f;
-            run.set_grads(t);
-            reference.step(run, run.optimizer.plan(), scale);
-            run.step(scale);
-        }
-        const double d = worst_difference(run, reference, run.optimizer.plan());
+        const double d = difference_after_four_steps(table, c.options);
         INFO(c.name << ", mode " << c.options.teon_mode << ", K " << c.options.teon_k << ": " << d);
-        // Four updates, each within 6e-5 of float64: at singular values near zero, the polynomials amplify rounding
-        // noise of 2^-24 by their slope (jordan 3.4^5 = 485, polar-express 979). Rounding of the weights is below 1e-5
-        // of a step.
-        REQUIRE(d <= 3e-4);
+        REQUIRE(d <= kFourSteps);
     }
+}
+
+TEST_CASE("optim/teon: padding changes no update: odd MLP widths match float64 without padding") {
+    for (const auto& [F, stored] : {std::pair(45, 48), {67, 72}, {31, 32}, {1, 8}}) {
+        TableShape shape{.L = 2, .C = 32, .F = F, .V = 50, .llama = true};
+        shape.F_stored = stored;
+        const ParamTable table = make_table(shape);
+        const std::set<Role> roles = {Role::q, Role::mlp_up, Role::mlp_gate, Role::mlp_down};
+        for (const bool aol : {false, true})
+            for (const float rms : {0.0f, 0.2f})
+                for (int mode : {1, 2, 3}) {
+                    OptimizerOptions o = teon_options(2, mode, roles);
+                    o.update_rms = rms, o.ns_aol = aol, o.neuron_norm = true;
+                    if (mode == 3) o.method = Method::normuon;
+                    const double d = difference_after_four_steps(table, o);
+                    INFO("MLP of " << F << " in " << stored << ", mode " << mode << ", update rms " << rms << ", AOL "
+                                   << aol << ": " << d);
+                    REQUIRE(d <= kFourSteps);
+                }
+    }
+}
+
+TEST_CASE("optim/teon: AOL scales the rows of the paper's matricization where an unfolding is square") {
+    for (const auto& [rows, mode, K] :
+         {std::tuple(32, 1, 1), {32, 2, 2}, {32, 3, 2}, {16, 2, 2}, {8, 2, 4}, {64, 1, 2}}) {
+        ParamTable table;  // with rows = 16, two are a square in mode 2; three layers leave a stack of one
+        for (int l = 0; l < 5; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, rows, 32));
+        for (const NsForm form : {NsForm::standard, NsForm::gram}) {
+            OptimizerOptions o = teon_options(K, mode, {Role::q});
+            o.ns_aol = true, o.ns_form = form;
+            const double d = difference_after_four_steps(table, o);
+            INFO(rows << " rows, mode " << mode << ", K " << K << ": " << d);
+            REQUIRE(d <= kFourSteps);
+        }
+    }
+}
+
+namespace {
+
+// The root mean square of what the first step moves the matrices of a role, all layers together, per unit of lr.
+std::map<Role, double> update_sizes(const ParamTable& table, OptimizerOptions o) {
+    o.weight_decay = 0;
+    Run run(table, o);
+    run.zero_padding_of_masters();
+    std::vector<Matrix> before;
+    for (int row = 0; row < table.count(); row++) before.push_back(weights_of(run, row));
+    run.set_grads(7);
+    for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+    run.step();
+    std::map<Role, double> squares, elements;
+    for (int row = 0; row < table.count(); row++) {
+        const Role role = table[row].role;
+        squares[role] += std::pow(distance(weights_of(run, row), before[row]), 2);
+        elements[role] += static_cast<double>(table[row].logical_size());
+    }
+    std::map<Role, double> sizes;
+    for (auto [role, sum] : squares) sizes[role] = std::sqrt(sum / elements[role]) / o.lr;
+    return sizes;
+}
+
+// The same in closed form, for whole matrices with orthonormal rows or columns.
+double expected_size(const ParamRow& row, const OptimizerOptions& o) {
+    if (o.update_rms > 0 && has_neuron_norm(o)) return o.update_rms;
+    const double m = row.logical_rows, n = row.logical_cols, K = o.teon_k;
+    const bool stacked = o.method == Method::teon && o.teon_roles.contains(row.role);
+    const double sides[] = {std::min(m, K * n) / K, std::min(n, K * m) / K, 1};
+    const double square = stacked && !o.teon_rms_match ? sides[o.teon_mode - 1] : std::min(m, n);
+    const double scale = o.update_rms > 0 ? o.update_rms * std::sqrt(std::max(m, n))
+                         : o.shape_scale  ? std::sqrt(m / n)
+                                          : 1;
+    return scale * std::sqrt(square / (m * n));
+}
+
+}  // namespace
+
+TEST_CASE("optim/teon: updates have the documented size in every shape, whole or per head, with every scale rule") {
+    std::vector<ParamTable> tables;
+    TableShape qwen3{
+        .L = 4, .C = 24, .F = 35, .V = 50, .llama = true, .KV = 32};  // heads x head size: 2.67 x the width
+    qwen3.F_stored = 40, qwen3.heads = 4, qwen3.kv_heads = 2, qwen3.Q = 64;
+    tables.push_back(make_table(qwen3));
+    TableShape gqa{.L = 2, .C = 32, .F = 67, .V = 50, .llama = true, .KV = 8};
+    gqa.F_stored = 72, gqa.heads = 8, gqa.kv_heads = 2;
+    tables.push_back(make_table(gqa));
+    TableShape long_heads{.L = 2, .C = 12, .F = 12, .V = 50, .KV = 32};  // a head has more rows than columns
+    long_heads.heads = 3, long_heads.kv_heads = 2, long_heads.Q = 48;
+    tables.push_back(make_table(long_heads));
+    std::vector<OptimizerOptions> methods;
+    for (const Method method : {Method::muon, Method::normuon, Method::teon})
+        for (const int mode : {1, 2, 3}) {
+            if (method != Method::teon && mode > 1) continue;
+            for (const bool match : {false, true}) {
+                OptimizerOptions o = teon_options(2, mode, {Role::q, Role::k, Role::v, Role::o, Role::mlp_down});
+                o.method = method, o.teon_rms_match = match, o.ortho = Ortho::svd;
+                if (match && method != Method::teon) o.neuron_norm = true;
+                methods.push_back(o);
+            }
+        }
+    for (const ParamTable& table : tables)
+        for (const OptimizerOptions& method : methods)
+            for (const auto& [rms, shape_scale] : {std::pair(0.2f, true), {0.0f, true}, {0.0f, false}})
+                for (const bool per_head : {false, true}) {
+                    OptimizerOptions o = method;
+                    o.update_rms = rms, o.shape_scale = shape_scale, o.ortho_per_head = per_head;
+                    const std::map<Role, double> sizes = update_sizes(table, o);
+                    for (const ParamRow& row : table.rows()) {
+                        if (!is_hidden_matrix(row.role) || row.layer > 0) continue;
+                        const double expected = expected_size(row, o);
+                        INFO(row.name << " " << row.logical_rows << " x " << row.logical_cols << ", "
+                                      << name_of(o.method) << ", mode " << o.teon_mode << ", rms match "
+                                      << o.teon_rms_match << ", update rms " << rms << ", shape scale " << shape_scale
+                                      << ", per head " << per_head << ": " << sizes.at(row.role) << ", expected "
+                                      << expected);
+                        // float's rounding of weights of 0.2 that move by 0.05 x 0.02 or more
+                        REQUIRE(std::abs(sizes.at(row.role) / expected - 1) <= 1e-4);
+                    }
+                }
 }
 
 TEST_CASE("optim/teon: Teon with K = 1 is Muon bit for bit, in every mode") {

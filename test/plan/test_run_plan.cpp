@@ -247,6 +247,24 @@ TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer 
     REQUIRE(plan_report(plan({})).find("FP8") == std::string::npos);
 }
 
+TEST_CASE("plan/run_plan: the report says if the sharding sums micro-batches in another order") {
+    for (const char* products : {"same", "fp8"})
+        for (const char* shard : {"none", "optimizer", "gradients", "all"})
+            for (const int micro_batches : {1, 4}) {
+                const std::string tokens = std::to_string(micro_batches * 2 * 16 * 1024);
+                const RunPlan plan =
+                    make_plan(kGpt2,
+                              *parse({"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--steps", "10",
+                                      "--batch-tokens", tokens, "--shard", shard, "--matmul-dtype", products}),
+                              true, int64_t{1} << 40, 2);
+                const std::string words = "adds micro-batches after ranks: other last bits than none and optimizer";
+                INFO(shard << ", " << micro_batches << " micro-batches, " << products);
+                REQUIRE(plan.micro_steps == micro_batches);
+                REQUIRE(contains(plan_report(plan), words) ==
+                        (plan.sharding >= Sharding::gradients && micro_batches > 1));
+            }
+}
+
 TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
     const int64_t memory = int64_t{160} << 30;  // AdamW takes 124 GiB for 7 billion parameters
     for (const ModelFamily& family : families())

@@ -216,7 +216,7 @@ class GenerateTest(Case):
                                     "--sample-every", 1, "--prompt-tokens", "5,257", "--out", never))
         self.assertFalse(never.exists())
         self.assertIn("of what?", self.error_of(BUILD / "train_gpt2", "--eval-only", "--val-data", "x"))
-        self.assertIn("model_type is 'gpt2'",
+        self.assertIn("model_type is 'gpt2'; its program is ./train_gpt2",
                       self.error_of(BUILD / "train_llama", "--eval-only", "--init-from", self.run_folder,
                                      "--val-data", self.folder / "data"))
 

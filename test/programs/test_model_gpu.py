@@ -90,7 +90,7 @@ class ModelGpu(RunCase):
 
     def test_unknown_gpus_and_orders_are_refused_by_name(self):
         error = self.call(*self.command("run"), expect=None, CUDA_DEVICE="B200").stderr
-        self.assertIn('CUDA_DEVICE is "B200"; it must be one of H200, H100, A100, RTX4090', error)
+        self.assertIn('CUDA_DEVICE is "B200"; it must be one of H100, H200, A100, L40S, RTX4090', error)
         for variable, value in (("CUDA_ORDER", "soon"), ("SIMT_ORDER", "sideways")):
             result = self.call(*self.command("run"), expect=None, **{variable: value})
             self.assertNotEqual(result.returncode, 0)

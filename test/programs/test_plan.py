@@ -28,11 +28,9 @@ class ExpectedTime(Case):
 
     def published(self):
         """Yields the published steps, each with the plan's speed for our step of the same model."""
-        with open(ROOT / "bench/measured_gpu.toml", "rb") as file:
+        with open(ROOT / "bench/published_steps.toml", "rb") as file:
             table = toml.load(file)
         for point in table["step"]:
-            if point["program"] == "teon.cu":
-                continue
             m, ranks = table["model"][point["model"]], point["W"]
             flags = {"layers": m["L"], "channels": m["C"], "heads": m["NH"], "ffn": m["F"], "vocab_size": m["V"],
                      "seq_len": point["T"], "micro_batch": point["B"], "ranks": ranks,
@@ -54,6 +52,25 @@ class ExpectedTime(Case):
         (spread,) = spreads
         deviation = math.sqrt(sum(e * e for e in errors) / len(errors))
         self.assertTrue(1.9 * deviation <= spread <= 2.3 * deviation, (2 * deviation, spread))
+
+    def test_the_page_and_the_readme_state_what_plans_expect(self):
+        text = lambda speed: f"{speed / 1000:.1f}k"
+        rows = ["| | GPU | measured, tokens/s per GPU | expected | error |", "|---|---|---|---|---|"]
+        errors = []
+        for point, (least, expected, most) in self.published():
+            measured, ranks = point["tokens_per_s"], f", {point['W']} GPUs" if point["W"] > 1 else ""
+            errors.append(expected / measured - 1)
+            rows.append(f"| {point['program']}, {point['model']}{ranks} | {point['gpu']} | {text(measured)} | "
+                        f"{text(expected)} ({text(least)} to {text(most)}) | {errors[-1]:+.0%} |")
+        table, page = "\n".join(rows), (ROOT / "docs/distributed.md").read_text(encoding="utf-8")
+        self.assertTrue(table in page, f"docs/distributed.md should have\n{table}")
+        readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        self.assertIn(f"it meets within {min(errors):+.0%} to {max(errors):+.0%} ", readme)
+        for gpus in (1, 8):
+            plan = self.call(BUILD / "train_gpt2", "--config", ROOT / "experiments/recipes/gpt2_124m.toml",
+                             "--plan-for", "h100", "--ranks", gpus).stdout
+            speed, least, most = re.search(r"\n  step .* ms \(.*\), (\S+) tokens/s \((\S+) to (\S+)\)", plan).groups()
+            self.assertIn(f"{speed} ({least} to {most}) {'tokens/s on one H100' if gpus == 1 else 'on eight'}", readme)
 
     def test_the_exchange_is_the_part_that_is_not_hidden(self):
         """GPT-2 124M: 8 ranks over NVLink, more ranks over a network. Half the bytes take half the time."""

@@ -115,12 +115,12 @@ class Ranks(RunCase):
 
 
 class SameResult(Ranks):
-    def same_on(self, ranks, *flags, steps=10 if MODELLED else 50):
+    def same_on(self, ranks, *flags, steps=10 if MODELLED else 50, tolerance=FLOAT):
         """Ranks sum gradients in another order than one rank does; the difference grows with the steps."""
         self.train(1, "1", "--dtype", "float", *flags, steps=steps)
         for n in ranks:
             self.train(n, str(n), "--dtype", "float", *flags, steps=steps)
-            self.assert_close(self.losses(str(n)), self.losses("1"), FLOAT)
+            self.assert_close(self.losses(str(n)), self.losses("1"), tolerance)
         for out in self.folder.glob("[1-8]"):
             shutil.rmtree(out)
 
@@ -129,6 +129,11 @@ class SameResult(Ranks):
 
     def test_muon(self):
         self.same_on((2, 4), "--optimizer", "muon")
+
+    def test_soap(self):
+        """An eigenvector turns by rounding / the gap to the next eigenvalue: 3e-6 here in 12 steps. Steps along the
+        directions of rounding noise would show as 4e-4."""
+        self.same_on((2, 4), "--optimizer", "soap", "--soap-frequency", 10, steps=12, tolerance=1e-5)
 
     def test_teon_with_every_depth_and_mode(self):
         for k in (1, 2, 3):

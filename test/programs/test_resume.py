@@ -98,7 +98,8 @@ class ResumeTest(RunCase):
 
     def test_every_optimizer_resumes_to_the_same_bits(self):
         for name, *flags in (["lion"], ["normuon", "--cautious-weight-decay"], ["soap", "--soap-frequency", 4],
-                             ["soap", "--soap-max-dim", 16], ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+                             ["soap", "--soap-frequency", 10], ["soap", "--soap-max-dim", 16],
+                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
             with self.subTest(optimizer=name, flags=flags):
                 flags = ["--optimizer", name, *flags, "--checkpoint-every", 6]
                 for out in ("whole", "cut"):
@@ -738,6 +739,16 @@ class ResumeTest(RunCase):
         write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found while reading
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())
+
+    def test_a_run_into_the_root_is_refused(self):
+        before = sorted(os.listdir("/"))
+        for out in ("/", "//", "/."):
+            for flags in ([], ["--resume"]):
+                with self.subTest(out, flags=flags):
+                    command = [word if word != self.folder / "root" else out for word in self.command("root", *flags)]
+                    self.assertIn(out, command)
+                    self.assertRegex(self.error_of(*command), r"--out /\S*: is a folder with other files \(\S+\)")
+        self.assertEqual(sorted(os.listdir("/")), before)
 
     def test_a_folder_without_a_run_is_named(self):
         self.assertIn(f"--resume: there is no run in {self.folder / 'misspelt'}; check --out",

@@ -210,10 +210,10 @@ class TrainTest(RunCase):
             self.assertIn(f"\n{line}\n", run)
 
     def test_help_and_plans_fit_the_terminal(self):
-        def on_terminal(columns, *flags):
+        def on_terminal(columns, program, *flags):
             parent, child = pty.openpty()
             fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-            process = self.popen([BUILD / "train_llama", *flags], None, {}, stdout=child, stderr=child)
+            process = self.popen([BUILD / program, *flags], None, {}, stdout=child, stderr=child)
             os.close(child)
             output = b""
             with contextlib.suppress(OSError):  # the terminal's other end is closed
@@ -226,9 +226,11 @@ class TrainTest(RunCase):
         for columns in (80, 100):
             for flags in (["--help"], ["--help-all"], ["--plan-for", "h100", "--model", "3b", "--steps", "9",
                                                        "--optimizer", "muon", "--offload", "all"]):
-                lines = on_terminal(columns, *flags)
+                lines = on_terminal(columns, "train_llama", *flags)
                 self.assertEqual([line for line in lines if len(line) > columns], [])
                 self.assertGreater(max(map(len, lines)), columns - 12)
+            for flag in ("--help", "--help-all"):
+                self.assertEqual([line for line in on_terminal(columns, "generate", flag) if len(line) > columns], [])
 
     def test_damaged_shards_are_named_before_the_first_step(self):
         shard = self.folder / "t_train_000000.bin"

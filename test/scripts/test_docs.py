@@ -39,6 +39,7 @@ NOT_RUN = {  # the beginning of a command: why
     "make all": "the tests were built so", "make build/cpu/tests": "the same",
     "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
+    "torchrun --nproc-per-node 2 scripts/teon_torch_examples": "test_teon_torch_package.py runs it where torch is",
     "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs a network or the server",
     "lm_eval": "test_lm_eval.py runs it",
@@ -46,7 +47,6 @@ NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
     "pip install ./scripts": "test_teon_torch_package.py does it",
     "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
-    "torchrun": "test_teon_torch_package.py runs it where torch is",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,

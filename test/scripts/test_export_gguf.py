@@ -3,7 +3,9 @@
 The hashes are llama.cpp's own (get_vocab_base_pre() of its converter).
 """
 
+import importlib.util
 import json
+import pathlib
 import shutil
 
 import testing
@@ -11,6 +13,9 @@ from testing import ROOT, RunCase, needs, read_json
 
 BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
 GPT2_HASH = "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"
+LLAMA3_HASH = "0ef9807a4087ebef797fc749390439009c3b9eda9ad1a097abbe738f486c01e5"
+LLAMA3_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+                  r"\s*[\r\n]+|\s+(?!\S)|\s+")  # of Meta's tokenizer.py
 
 
 @needs("tokenizers")
@@ -50,6 +55,26 @@ class ExportTest(RunCase):
         self.assertEqual((generation["bos_token_id"], generation["eos_token_id"]), (made["delimiter"],) * 2)
         for name in ("config.json", "model.safetensors"):
             self.assertEqual((out / name).read_bytes(), (checkpoint / name).read_bytes())
+
+    @needs("llama_models", "tiktoken", "transformers")  # pip install --no-deps llama_models: Meta's own copy
+    def test_llama_3s_tokenizer_has_llama_cpps_hash(self):
+        import tokenizers
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+
+        package = pathlib.Path(importlib.util.find_spec("llama_models").origin).parent
+        first, end = "<|begin_of_text|>", "<|end_of_text|>"
+        model = TikTokenConverter(vocab_file=str(package / "llama3" / "tokenizer.model"), pattern=LLAMA3_PATTERN,
+                                  extra_special_tokens=[first, end]).converted()
+        model.post_processor = tokenizers.processors.Sequence([
+            tokenizers.processors.ByteLevel(trim_offsets=False),
+            tokenizers.processors.TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 128000)])])
+        source = self.folder / "llama3"
+        source.mkdir()
+        model.save(str(source / "tokenizer.json"))
+        (source / "tokenizer_config.json").write_text(json.dumps({"bos_token": first, "eos_token": end}))
+        checkpoint, _ = self.trained_on(str(source))
+        self.assertEqual(self.export(checkpoint).stdout,
+                         f"llama.cpp knows this tokenizer as llama-bpe ({LLAMA3_HASH})\n")
 
     def test_a_tokenizer_of_ones_own_gets_the_line_to_add(self):
         import export_gguf

@@ -1,7 +1,11 @@
-"""The Makefile's number of compilers:  scripts/run_tests.py test/scripts/test_makefile.py"""
+"""The Makefile's number of compilers, interruption, and goals:  scripts/run_tests.py test/scripts/test_makefile.py"""
 
+import json
 import os
+import shlex
 import shutil
+import signal
+import time
 import unittest
 
 from testing import ROOT, Case
@@ -16,10 +20,88 @@ sleep 0.05
 rm "$NOTES/running.$$"
 touch "$out"
 """
+# Writes half of the object and waits.
+SLOW_COMPILER = """#!/bin/bash
+for word; do [ "$earlier" = -o ] && out=$word; earlier=$word; done
+[ -n "$out" ] || exit 0
+echo half >"$out"
+touch "$NOTES/running"
+sleep 600
+"""
+# Stands for g++ on a machine without Catch2: finds the preprocessor's other headers.
+WITHOUT_CATCH2 = f"""#!/bin/bash
+[[ "$*" == *"-E -P"* ]] || exec {shutil.which("g++")} "$@"
+sed "s/<catch/<no_catch/g" | {shutil.which("g++")} "$@"
+"""
+
+
+class MakeCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+
+    def write_program(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def checkout(self, *paths):
+        """Makes a folder of links to parts of this one."""
+        here = self.folder / "checkout"
+        here.mkdir()
+        for path in ("Makefile", "scripts", "CHANGELOG.md", *paths):
+            (here / path).symlink_to(ROOT / path)
+        return here
 
 
 @unittest.skipUnless(shutil.which("make"), "needs make")
-class JobsTest(Case):
+class GoalsTest(MakeCase):
+    def test_an_interrupted_make_leaves_no_half_made_object(self):
+        here, compiler = self.checkout("base"), self.write_program("compiler", SLOW_COMPILER)
+        make = self.start("make", "-C", here, "SETUP=0", "BACKEND=cpu", "JOBS=2", f"CXX={compiler}",
+                          "build/cpu/base/hash.cpp.o", "build/cpu/base/text.cpp.o", env=self.outer | {
+                              "NOTES": str(self.folder)}, start_new_session=True)
+        while not (self.folder / "running").exists():
+            self.assertIsNone(make.poll())
+            time.sleep(0.05)
+        os.killpg(make.pid, signal.SIGINT)  # as a terminal does
+        output, errors = make.communicate(timeout=60)
+        self.assertNotEqual(make.returncode, 0)
+        self.assertEqual(list(here.glob("build/cpu/base/*.o")), [])
+        for line in (output + errors).splitlines():
+            self.assertRegex(line, r"make: |^  cpu  ")
+
+    @unittest.skipUnless(shutil.which("g++"), "needs g++")
+    def test_programs_are_built_without_catch2(self):
+        self.write_program("bin/g++", WITHOUT_CATCH2)
+        compiler = self.write_program("compiler", COMPILER)
+        here = self.checkout(*(path.name for path in ROOT.iterdir() if path.suffix == ".cu" or (
+            path.is_dir() and path.name in "base cpu runtime files kernels model optim data options checkpoint "
+                                           "generation plan train test gpusim".split())))
+        command = ("make", "-C", here, "BACKEND=cpu", f"CXX={compiler}")
+        environment = self.outer | {"NOTES": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        self.call(*command, "all", env=environment)
+        self.assertTrue((here / "build/cpu/generate").exists())
+        refused = self.call(*command, "build/cpu/tests", env=environment, expect=2)
+        self.assertIn("setup: missing: catch2", refused.stderr)
+
+    def test_compile_commands_name_every_file_once(self):
+        here = self.checkout(*(path.name for path in ROOT.iterdir() if path.is_dir() and list(path.glob("*.cpp"))),
+                             "test", "train_gpt2.cu")
+        self.call("make", "-C", here, "SETUP=0", "BACKEND=cpu", "compile_commands.json", env=self.outer)
+        entries = json.loads((here / "compile_commands.json").read_text())
+        files = [entry["file"] for entry in entries]
+        self.assertEqual(len(files), len(set(files)))
+        self.assertTrue({"base/hash.cpp", "train_gpt2.cu", "test/model/test_family.cpp"} <= set(files))
+        for entry in entries:
+            self.assertEqual(entry["directory"], str(here))
+            self.assertEqual(shlex.split(entry["command"])[-2:], ["-c", entry["file"]])
+
+
+@unittest.skipUnless(shutil.which("make"), "needs make")
+class JobsTest(MakeCase):
     def most_at_once(self, *words):
         """Returns how many compilers `make WORDS` runs at once for the objects of two folders, and how many in all."""
         notes = self.folder / f"notes{len(list(self.folder.glob('notes*')))}"
@@ -33,9 +115,8 @@ class JobsTest(Case):
             (here / path).symlink_to(ROOT / path)
         goals = [f"build/cpu/{path.relative_to(ROOT)}.o" for part in ("base", "data")
                  for path in sorted((ROOT / part).glob("*.cpp"))]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         self.call("make", "-C", here, *words, "SETUP=0", "BACKEND=cpu", f"CXX={compiler}", *goals,
-                  env=environment | {"NOTES": str(notes)})
+                  env=self.outer | {"NOTES": str(notes)})
         counts = [int(line) for line in (notes / "counts").read_text().split()]
         return max(counts), len(counts), len(goals)
 

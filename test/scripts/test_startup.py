@@ -23,6 +23,13 @@ NO_NUMBERS = ("nan", "inf", "-inf", "1e999", "٣", "1_0", " 1", "", "1e", MANY_D
 NO_WHOLE_NUMBERS = (*NO_NUMBERS, MANY_DIGITS, "1.9", "1e3", "-1")
 
 
+BENCH = testing.ROOT / "bench"
+
+
+def benchmarks():
+    return sorted(path for path in BENCH.glob("*.py") if "__main__" in path.read_text())
+
+
 def programs():
     """Returns the scripts that people start, by their path below scripts/."""
     return sorted(str(path.relative_to(SCRIPTS)) for path in [*SCRIPTS.glob("*.py"), *SCRIPTS.glob("launch/*.py")]
@@ -41,6 +48,31 @@ class StartupTest(Case):
                 first = code[:code.index("startup.begin()")]
                 self.assertLessEqual({*re.findall(r"import (\w+)", first)}, {"os", "sys", "startup"})
                 self.assertTrue("exit_code(" in text, "does not end with startup.exit_code()")
+
+    def test_every_benchmark_begins_with_the_guard_and_ends_with_it(self):
+        self.assertGreater(len(benchmarks()), 6)
+        for path in benchmarks():
+            with self.subTest(path.name):
+                code = re.sub(r'^"""(.|\n)*?"""\n', "", re.sub(r"^#!.*\n", "", path.read_text())).lstrip()
+                self.assertTrue(code.startswith('if __name__ == "__main__":\n    import os\n    import sys\n'))
+                self.assertLessEqual({*re.findall(r"import (\w+)", code[:code.index("startup.begin()")])},
+                                     {"os", "sys", "startup"})
+                self.assertRegex(code, r"    sys\.exit\(startup\.exit_code\(main[,)]")
+
+    def test_benchmarks_end_with_a_line(self):
+        modules = self.folder / "modules"
+        modules.mkdir()
+        (modules / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+        not_json = self.folder / "counts.json"
+        not_json.write_text("{")
+        for path in benchmarks():
+            with self.subTest(path.name):
+                result = self.call(sys.executable, path, expect=-signal.SIGINT, PYTHONPATH=modules)
+                self.assertEqual(result.stderr, f"{path.name}: stopped\n")
+                result = self.call(sys.executable, path, "--no-such-flag", expect=None)
+                self.assertNotIn("Traceback", result.stderr)
+        for counts in (self.folder / "none", not_json):
+            self.assertIn("error: ", self.error_of(sys.executable, BENCH / "memory_accesses.py", counts, expect=1))
 
     def interrupt(self, name, delay, *words):
         """Starts a script and interrupts it after `delay` seconds. Returns (exit status, standard error)."""

@@ -83,6 +83,24 @@ class TeonTorchTest(unittest.TestCase):
             teon_torch.Teon([p], lr=1, weight_decay=0, k=k, mode=3, ortho="svd", rms_match=rms_match).step()
             self.assertAlmostEqual(p.norm().item(), size * (m / n) ** .5, delta=1e-5 * size)
 
+    def test_heads_do_not_change_the_size_of_an_update(self):
+        # 8 heads of 6 rows, more rows than columns (as Qwen3's q), and fewer.
+        for m, n in ((48, 20), (48, 64), (48, 4)):
+            grads = [torch.randn(m, n, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+            for options in ({}, {"k": 2}, {"k": 2, "mode": 2}, {"k": 2, "mode": 3}, {"k": 2, "rms_match": True},
+                            {"update_rms": .2}, {"k": 2, "rms_match": True, "update_rms": .2, "neuron_norm": True}):
+                sizes = []
+                for head_size in (None, 6):
+                    params = [torch.nn.Parameter(torch.zeros(m, n)) for _ in grads]
+                    for p, grad in zip(params, grads):
+                        p.grad = grad.clone()
+                    teon_torch.Teon(params, lr=1, weight_decay=0, ortho="svd", head_size=head_size, **options).step()
+                    sizes.append(torch.stack([p.detach() for p in params]).norm().item())
+                with self.subTest(m=m, n=n, options=options):
+                    self.assertAlmostEqual(sizes[0], sizes[1], delta=1e-4 * sizes[0])
+                    if "neuron_norm" in options:
+                        self.assertAlmostEqual(sizes[0] / (2 * m * n) ** .5, .2, delta=1e-4)
+
     def test_joined_and_transposed_matrices(self):
         plain = train(self.golden, "up", k=2, mode=2)
         for found in (train(self.golden, "up", transposed=True, k=2, mode=2),

@@ -1,0 +1,32 @@
+#include "base/gpus.h"
+
+namespace teon {
+
+namespace {
+
+struct Variant {
+    std::string_view name;
+    double tflops;
+};
+constexpr Variant kVariants[] = {
+    {"MIG", 0}, {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H800", kH100.tflops}, {"A800", kA100.tflops}};
+
+}  // namespace
+
+std::string short_name(const GpuSheet& gpu) {
+    std::string name;
+    for (const char* letter = gpu.model; *letter; ++letter)
+        if (*letter != ' ') name += *letter;
+    return name;
+}
+
+double peak_bf16_flops(std::string_view device_name) {
+    const auto contains = [&](std::string_view name) { return device_name.find(name) != std::string_view::npos; };
+    for (const Variant& variant : kVariants)
+        if (contains(variant.name)) return variant.tflops * 1e12;
+    for (const GpuModel& gpu : kGpus)
+        if (contains(gpu.sheet.model)) return gpu.sheet.tflops * 1e12;
+    return 0;
+}
+
+}  // namespace teon

@@ -1,0 +1,31 @@
+#include "base/gpus.h"
+
+#include "test/support/catch.h"
+
+using namespace teon;
+
+TEST_CASE("base/gpus: the FLOP/s of a device follow from the name that it reports") {
+    for (const GpuModel& gpu : kGpus) REQUIRE(peak_bf16_flops(gpu.sheet.title) == gpu.sheet.tflops * 1e12);
+    // Data sheets, without sparsity: H100 PCIe 756, H100 NVL 835.
+    REQUIRE(peak_bf16_flops("NVIDIA H100 PCIe") == 756e12);
+    REQUIRE(peak_bf16_flops("NVIDIA H100 NVL") == 835e12);
+    REQUIRE(peak_bf16_flops("NVIDIA H800") == 989e12);
+    REQUIRE(peak_bf16_flops("NVIDIA A800-SXM4-80GB") == 312e12);
+    REQUIRE(peak_bf16_flops("NVIDIA A100-PCIE-40GB") == 312e12);
+    REQUIRE(peak_bf16_flops("NVIDIA H100 80GB HBM3 MIG 3g.40gb") == 0);
+    REQUIRE(peak_bf16_flops("Tesla V100-SXM2-16GB") == 0);
+}
+
+TEST_CASE("base/gpus: a row without a figure, or with another model in its title, does not compile") {
+    REQUIRE(is_complete(kGpus[0]));
+    GpuModel gpu = kGpus[0];
+    gpu.sheet.gb_per_s = 0;
+    REQUIRE(!is_complete(gpu));
+    gpu = kGpus[0];
+    gpu.rates.pcie = 0;
+    REQUIRE(!is_complete(gpu));
+    gpu = kGpus[0];
+    gpu.sheet.model = "RTX 4090";
+    REQUIRE(!is_complete(gpu));
+    REQUIRE(short_name(gpu.sheet) == "RTX4090");
+}

@@ -1,0 +1,36 @@
+#!/bin/bash
+# Tests teon_torch with the torch and transformers of scripts/requirements-dev.txt, which `make setup` does not install.
+# Makes a virtual environment with them at the first call and after a change of that file (3 GB from the package index;
+# less where PyTorch's index of CPU builds can be reached), and keeps it in CACHE (default: ~/.cache/teon-torch-venv).
+#
+#   test/torch_tests.sh
+#
+# If the packages cannot be installed, it prints "SKIPPED: tests of teon_torch: why" and succeeds.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+tests=(test/scripts/test_teon_torch*.py)
+wanted=scripts/requirements-dev.txt
+
+if .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
+    exec .venv/bin/python scripts/run_tests.py "${tests[@]}"
+fi
+cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
+mkdir -p "$cache"
+exec {lock}>"$cache/lock"
+flock "$lock"  # for two calls at once
+key=$(python3 --version; cat scripts/requirements.txt $wanted)
+if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
+    rm -rf "$cache/made" "$cache/venv"
+    # Of two builds of a version pip takes the one with a local name, 2.15.0+cpu, which lacks NVIDIA's libraries.
+    if ! { python3 -m venv "$cache/venv" &&
+        "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 1 \
+            --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -r $wanted; } >"$cache/log" 2>&1; then
+        reason=$(grep -m1 -E '^ERROR' "$cache/log" || tail -1 "$cache/log")
+        echo "SKIPPED: tests of teon_torch: ${reason:0:200}"
+        rm -rf "$cache/venv"
+        exit 0
+    fi
+    echo "$key" >"$cache/made"
+fi
+flock --unlock "$lock"
+exec "$cache/venv/bin/python" scripts/run_tests.py "${tests[@]}"
