@@ -6,8 +6,6 @@
 #include <bit>
 #include <cstring>
 
-#include "base/check.h"
-
 namespace teon {
 
 namespace {
@@ -75,21 +73,5 @@ std::array<uint8_t, 32> Sha256::digest() {
 }
 
 std::string Sha256::hex_digest() { return fmt::format("{:02x}", fmt::join(digest(), "")); }
-
-std::string hmac_sha256(const std::string& key, const std::string& text) {
-    CHECK(key.size() <= 64, "an HMAC key has at most 64 bytes, not {}", key.size());
-    std::array<char, 64> inner_key, outer_key;
-    for (size_t i = 0; i < 64; i++) {
-        const char c = i < key.size() ? key[i] : '\0';
-        inner_key[i] = c ^ 0x36, outer_key[i] = c ^ 0x5c;
-    }
-    Sha256 inner, outer;
-    inner.update(inner_key.data(), 64);
-    inner.update(text.data(), text.size());
-    const std::array<uint8_t, 32> digest = inner.digest();
-    outer.update(outer_key.data(), 64);
-    outer.update(digest.data(), 32);
-    return outer.hex_digest();
-}
 
 }  // namespace teon

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for the digests of files that scripts/prepare.py writes and the proofs that ranks exchange.
+// SHA-256 (FIPS 180-4), for the digests of files that scripts/prepare.py writes.
 #pragma once
 
 #include <array>
@@ -21,9 +21,5 @@ private:
     std::array<uint8_t, 64> block_ = {};
     uint64_t bytes_ = 0;
 };
-
-// Returns the HMAC (RFC 2104) of a text in hexadecimal, which nobody can compute without the key. Throws Error if the
-// key has more than 64 bytes.
-std::string hmac_sha256(const std::string& key, const std::string& text);
 
 }  // namespace teon

@@ -192,7 +192,7 @@ void linear(Bench& b, const LinearBench& l) {
 
 // The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
 void step_kernels(Bench& b) {
-    const DecoderConfig c = gpt2_config("small");
+    const DecoderConfig c = gpt2_family().config("small");
     const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
     const Stream& stream = b.context.stream;
     Memory& m = b.memory;
@@ -287,7 +287,7 @@ void step_kernels(Bench& b) {
 
 // Measures steps of 65536 random tokens in micro-batches of 16384, with AdamW and clipping, without CUDA graphs.
 void train(int length, AttentionKind attention) {
-    DecoderConfig c = gpt2_config("small");
+    DecoderConfig c = gpt2_family().config("small");
     c.max_T = length;
     DecoderRun run{16384 / length, length, DType::bf16};
     run.attention = attention;

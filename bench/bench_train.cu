@@ -58,7 +58,7 @@ void report(const DecoderConfig& c, DType dtype) {
 
 int main() {
     return bench::run_main([] {
-        DecoderConfig c = gpt2_config("tiny");
+        DecoderConfig c = gpt2_family().config("tiny");
         c.C = 256;
         c.F = 4 * c.C;
         c.NH = c.NKV = 8;

@@ -66,8 +66,8 @@ private:
             model_->forward_backward(losses_.data(), *batch_, grad_scale, micro > 0);
             reduce_sum(sums_.data(), scratch_.data(), losses_.data(), losses_.size(), micro > 0, context.stream);
         }
-        reduce_sum_squares(sums_.data() + 1, scratch_.data(), params.grad_all(), params.table().size(), false,
-                           context.stream);
+        reduce_sum_squares(sums_.data() + 1, scratch_.data(), params.gradients().data<float>(), params.table().size(),
+                           false, context.stream);
         step_control(control_.data(), sums_.data() + 1, sums_.data(), 1.0f, 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
         optimizer_.step(params, control_.data(), context);
     }

@@ -116,7 +116,7 @@ json to_json(const TrainingState& s) {
 }
 
 // Throws UsageError naming the file and the key if a part of the run's description that resuming reads is of another
-// kind. Parts that older versions did not write may be missing.
+// kind.
 void check_run(const json& run, const std::string& where) {
     const JsonObject o(run, where);
     const auto check = [&]<typename T>(const JsonObject& in, const char* key, T least) {
@@ -152,7 +152,6 @@ void check_run(const json& run, const std::string& where) {
         change.at<std::string>("event");
         change.at<std::string>("reason");
     });
-    if (data.is_array()) return;  // before 0.2
     for (const char* key : {"train", "val"}) check_list(JsonObject(data, where + ": data"), key, [](const auto&) {});
 }
 
@@ -305,19 +304,17 @@ TrainingState read_training_state(const std::string& folder) {
 
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream) {
-    const ParamTable& table = params.table();
-    std::optional<SafetensorsFile> stored;
+    load_weights(params, SafetensorsModel(folder), stream);
     std::error_code error;
-    if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error))
-        stored.emplace(path);
-    const auto is_stored = [&](const ParamRow& row) { return stored && stored->find(row.name); };
-    if (!std::all_of(table.rows().begin(), table.rows().end(), is_stored))
-        load_weights(params, SafetensorsModel(folder), stream);
-    for (int i = 0; i < table.count(); ++i)
-        if (const ParamRow& row = table[i]; is_stored(row)) {
-            upload_tensor(params.staging(i), *stored, row.name, row.rows, row.cols, 0, row.size(), stream);
+    if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error)) {
+        const SafetensorsFile padded(path);
+        for (int i = 0; i < params.table().count(); ++i) {
+            const ParamRow& row = params.table()[i];
+            if (!padded.find(row.name)) continue;
+            upload_tensor(params.staging(i), padded, row.name, row.rows, row.cols, 0, row.size(), stream);
             params.place(i, stream);
         }
+    }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
     CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());

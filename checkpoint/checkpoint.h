@@ -6,7 +6,7 @@
 //   tokenizer/                         the data's tokenizer folder as it is
 //   optimizer/state.safetensors        momentum and AdamW moments as stored
 //   optimizer/master.safetensors       master weights as stored, with padding, of parameters with padding that is not
-//                                      zero. Only numerical accidents cause this (versions before 0.2: all parameters)
+//                                      zero. Only numerical accidents cause this
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above, and a hash of itself; written last
 //
@@ -39,7 +39,7 @@ struct TrainingState {
     int64_t next_sample = 0;         // the loader's position: a global sample index
     StepControl control;             // updates applied and the guard's statistics
     bool interim = false;            // due by time, not by step: the next checkpoint replaces it
-    std::optional<LogPosition> log;  // the end of metrics.jsonl; none in checkpoints of versions before 0.2
+    std::optional<LogPosition> log;  // the end of metrics.jsonl, if the run has one
     nlohmann::json run;              // options, model and data, which --resume compares (plan/description.h)
 };
 nlohmann::json to_json(const TrainingState& state);

@@ -140,6 +140,10 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         config["tokenizer_class"] = "PreTrainedTokenizerFast";
         config.erase("add_bos_token");
         config.erase("add_eos_token");
+        // Version 4 of transformers writes the configuration's value into the pre-tokenizer, false if there is none.
+        const json split = library.value("pre_tokenizer", json());
+        if (split.is_object() && split.contains("add_prefix_space"))
+            config["add_prefix_space"] = split["add_prefix_space"];
     } else {
         config["add_bos_token"] = begin >= 0;
         config["add_eos_token"] = false;

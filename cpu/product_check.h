@@ -30,7 +30,8 @@ public:
 
     // Compares C's new content with sums in double. Returns whether this says anything: not if all sums are zero or
     // beyond the range of floats. Throws Error, with the library's name and the remedy, if an element differs by more
-    // than rounding explains. bias: null if there is none. Takes some microseconds per 1,000 of K.
+    // than rounding explains. bias: null if there is none. Takes 1.5 microseconds of processor time for K = 64, 15 to
+    // 35 for 768 and 60 to 450 for 3072, the latter if an operand's terms are a row apart.
     bool holds(const void* a, const void* b, const void* c, const void* bias) const;
 
 private:

@@ -1,6 +1,7 @@
 #include "files/line_server.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>

@@ -23,8 +23,6 @@ public:
         layers_.prepare(pass({}));
     }
 
-    const ActivationPlan& activation_plan() const override { return memory_.plan(); }
-
     void forward(float* losses, const Batch& batch) override {
         const Pass<T> p = pass(batch);
         layers_.forward(p);

@@ -6,6 +6,5 @@
 namespace teon {
 
 ModelFamily gpt2_family();  // presets "tiny", "small", "base", "large"
-inline DecoderConfig gpt2_config(const std::string& preset) { return gpt2_family().config(preset); }
 
 }  // namespace teon

@@ -6,6 +6,5 @@
 namespace teon {
 
 ModelFamily llama_family();  // presets "tiny", "60m", "130m", "350m", "1b", "3b", "7b"
-inline DecoderConfig llama_config(const std::string& preset) { return llama_family().config(preset); }
 
 }  // namespace teon

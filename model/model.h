@@ -32,8 +32,6 @@ public:
     // row_begin to row_end - 1. For tests and sampling.
     virtual void logits(float* logits, const Batch& batch, int row_begin, int row_end) = 0;
 
-    virtual const ActivationPlan& activation_plan() const = 0;
-
 protected:
     std::unique_ptr<ParamStore> params_;
 };

@@ -7,7 +7,7 @@ namespace teon {
 namespace {
 
 DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
-    DecoderConfig c = llama_config("tiny");
+    DecoderConfig c = llama_family().config("tiny");
     c.family = "olmo2";
     c.preset = name;
     c.L = L;

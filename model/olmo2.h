@@ -7,6 +7,5 @@
 namespace teon {
 
 ModelFamily olmo2_family();  // presets "tiny", "1b", "7b"
-inline DecoderConfig olmo2_config(const std::string& preset) { return olmo2_family().config(preset); }
 
 }  // namespace teon

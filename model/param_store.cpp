@@ -65,8 +65,4 @@ void ParamStore::initialize(uint64_t seed, const Stream& stream) {
     }
 }
 
-void ParamStore::sync_work(const Stream& stream) {
-    if (dtype_ == DType::bf16) cast(weights_.data<bf16>(), masters_.data<float>(), table_.size(), stream);
-}
-
 }  // namespace teon

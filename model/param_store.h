@@ -69,13 +69,10 @@ public:
 
     // Only without sharding: whole buffers.
     float* master(int row) const { return masters_.at<float>(table_[row].offset); }
-    float* master_all() const { return masters_.data<float>(); }
-    float* grad_all() const { return gradients_.data<float>(); }
     void* work_all() const { return weights_.data<void>(); }
     // The working weights in bf16; nullptr in float, where the master weights are the working weights.
     bf16* work_copy() const { return dtype_ == DType::f32 ? nullptr : weights_.data<bf16>(); }
     bf16* work_copy_at(int64_t element) const { return dtype_ == DType::f32 ? nullptr : weights_.at<bf16>(element); }
-    void sync_work(const Stream& stream);  // working weights = master weights, rounded
 
 private:
     const ParamTable table_;

@@ -8,7 +8,7 @@ namespace teon {
 namespace {
 
 DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, int F, bool tied_head = true) {
-    DecoderConfig c = llama_config("tiny");
+    DecoderConfig c = llama_family().config("tiny");
     c.family = "qwen3";
     c.preset = name;
     c.L = L;

@@ -7,6 +7,5 @@
 namespace teon {
 
 ModelFamily qwen3_family();  // presets "tiny", "0.6b", "4b", "8b"
-inline DecoderConfig qwen3_config(const std::string& preset) { return qwen3_family().config(preset); }
 
 }  // namespace teon

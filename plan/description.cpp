@@ -82,13 +82,6 @@ std::string changed_shard(const json& before, const json& now) {
 // Returns the names of the data's properties that must not change but did.
 std::vector<std::string> changed_data(const json& before, const json& now) {
     std::vector<std::string> changed;
-    const bool old_version = before.is_array();  // before 0.2: only names and sizes of the training shards
-    if (old_version) {
-        json names = now["train"];
-        for (json& shard : names) shard.erase("content");
-        if (before != names) changed.push_back("the training shards of --data, or their shares");
-        return changed;
-    }
     const std::string shard = changed_shard(before.value("train", json::array()), now["train"]);
     if (!shard.empty()) changed.push_back(fmt::format("the training shards of --data ({})", shard));
     for (const char* key : {"delimiter", "tokenizer", "vocab_size"})
@@ -208,7 +201,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     model.update(saved.value("model", json::object()));
     for (const auto& [key, value] : now["model"].items()) compare(key, value, model[key]);
     if (same_ranks) compare("micro_batch", now["micro_batch"], saved.value("micro_batch", json()));
-    const json data = saved.value("data", json::array());
+    const json data = saved.value("data", json::object());
     for (std::string& what : changed_data(data, now["data"])) changed.push_back(std::move(what));
     const int64_t before = saved.value("steps", int64_t{0});
     const Schedule& schedule = p.options.schedule;
@@ -234,16 +227,14 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
                                 steps_before_decay(schedule, before));
         add("length_changed", std::move(text));
     }
-    if (data.is_object()) {
-        std::string what = changed_shard(data.value("val", json::array()), now["data"]["val"]);
-        const json windows = data.value("eval_windows", json());
-        if (what.empty() && windows != now["data"]["eval_windows"])
-            what = fmt::format("{} windows (was {})", p.eval_windows, windows.dump());
-        if (!what.empty())
-            add("validation_changed",
-                fmt::format("--val-data: {}; validation losses before and after step {} are not comparable", what,
-                            state.step));
-    }
+    std::string what = changed_shard(data.value("val", json::array()), now["data"]["val"]);
+    const json windows = data.value("eval_windows", json());
+    if (what.empty() && windows != now["data"]["eval_windows"])
+        what = fmt::format("{} windows (was {})", p.eval_windows, windows.dump());
+    if (!what.empty())
+        add("validation_changed",
+            fmt::format("--val-data: {}; validation losses before and after step {} are not comparable", what,
+                        state.step));
     return changes;
 }
 

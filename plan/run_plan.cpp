@@ -1,5 +1,7 @@
 #include "plan/run_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <climits>

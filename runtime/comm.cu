@@ -42,13 +42,13 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
 namespace {
 
 // Rank 0 reports first: if all ranks fail, its exit ends the others before they report.
-[[noreturn]] void end_process(const Launch& launch, const std::string& why) noexcept {
+[[noreturn]] void end_process(const Launch& launch, const std::string& why, int status = 1) noexcept {
     if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     char host[256] = {};
     ::gethostname(host, sizeof host - 1);
     print_error(fmt::format("{}: error: rank {} ({}, pid {}): {}\n", program_invocation_short_name, launch.rank, host,
                             ::getpid(), why));
-    std::_Exit(1);
+    std::_Exit(status);
 }
 
 void check_nccl(ncclResult_t status, const std::string& what, ncclComm_t comm = nullptr) {
@@ -183,14 +183,11 @@ ncclDataType_t type_of(DType dtype) {
 class Comm::Nccl {
 public:
     Nccl(const Launch& launch, double timeout_s) : launch_(launch), watchdog_(launch, timeout_s), tokens_(launch.size) {
-        // At MASTER_ADDR, exchange() has this timeout itself and names the missing ranks.
-        if (meets_through_mpi(launch)) watchdog_.host_waits("meeting the other ranks");
-        ncclUniqueId id{};
-        if (launch.rank == 0) check_nccl(ncclGetUniqueId(&id), "making NCCL's id");
-        const std::string payload = exchange(launch, std::string(id.internal, sizeof id.internal), timeout_s);
-        std::memcpy(id.internal, payload.data(), sizeof id.internal);
-        watchdog_.host_waits("starting NCCL");
-        check_nccl(ncclCommInitRank(&comm_, launch.size, id, launch.rank), "starting NCCL (one GPU for each rank?)");
+        std::string where;
+        const ncclUniqueId id = meets_through_mpi(launch) ? id_from_mpi() : id_from_address(where);
+        watchdog_.host_waits("starting NCCL" + where);
+        check_nccl(ncclCommInitRank(&comm_, launch.size, id, launch.rank),
+                   "starting NCCL" + where + " (one GPU for each rank?)");
         watchdog_.host_waits("");
         watchdog_.watch_errors_of(comm_);
     }
@@ -239,6 +236,22 @@ public:
     }
 
 private:
+    ncclUniqueId id_from_mpi() {
+        watchdog_.host_waits("meeting the other ranks");
+        ncclUniqueId id{};
+        if (launch_.rank == 0) check_nccl(ncclGetUniqueId(&id), "making NCCL's id");
+        const std::string payload = broadcast_over_mpi(launch_, std::string(id.internal, sizeof id.internal));
+        std::memcpy(id.internal, payload.data(), sizeof id.internal);
+        return id;
+    }
+    // Every rank makes the same id from the address.
+    ncclUniqueId id_from_address(std::string& where) {
+        where = " at " + address_of_rank_0(launch_);
+        ncclUniqueId id{};
+        check_nccl(ncclGetUniqueId(&id), "making NCCL's id" + where);
+        return id;
+    }
+
     cudaStream_t own() const { return static_cast<cudaStream_t>(stream_.handle()); }
     static std::byte* address(void* data, DType dtype, const Part& part) {
         return static_cast<std::byte*>(data) + part.offset * int64_t{size_of(dtype)};
@@ -353,9 +366,9 @@ void Comm::barrier() {
     if (nccl_) nccl_->barrier();
 }
 
-void Comm::fail([[maybe_unused]] const std::string& why) noexcept {
+void Comm::fail([[maybe_unused]] const std::string& why, [[maybe_unused]] int status) noexcept {
 #if __has_include(<nccl.h>)
-    if (nccl_) end_process(launch_, why);
+    if (nccl_) end_process(launch_, why, status);
 #endif
 }
 

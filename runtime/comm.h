@@ -62,9 +62,9 @@ public:
     // Makes the host wait until all ranks have arrived here and their operations are done.
     void barrier();
 
-    // Prints "rank N: why" and ends the process, because this rank cannot continue. Returns only if this is the only
-    // rank.
-    void fail(const std::string& why) noexcept;
+    // Prints "rank N: why" and ends the process with this status, because this rank cannot continue. Returns only if
+    // this is the only rank.
+    void fail(const std::string& why, int status = 1) noexcept;
 
     // The bytes that this rank has sent, if every part goes directly between its root and each other rank.
     int64_t bytes_sent() const { return bytes_sent_; }

@@ -1,9 +1,8 @@
-// Sends the communicator's id from rank 0 to the other ranks, once, when a run starts: through MPI if MPI started the
-// ranks; otherwise rank 0 waits for the others at MASTER_ADDR.
+// How all ranks get the same id of NCCL, with which NCCL then connects them.
 //
-// No other process can join. Both sides prove by a keyed hash of the other's random number that they know a secret (32
-// hexadecimal digits: TEON_SECRET or the content of ~/.teon_secret). Rank 0 listens at that one address only. Data from
-// a stranger is bounded in size and number, delays no rank, and is compared but never printed.
+// If MPI started the ranks, rank 0 makes the id and MPI broadcasts it. Otherwise the id is an address, which every rank
+// knows: NCCL_COMM_ID, or else MASTER_ADDR and MASTER_PORT, where NCCL listens on rank 0. Nothing is left behind that a
+// later run could take for its own. Like NCCL's other connections, these are neither authenticated nor encrypted.
 #pragma once
 
 #include <string>
@@ -12,22 +11,17 @@
 
 namespace teon {
 
-// Returns rank 0's payload on every rank; all ranks pass payloads of the same size. Throws Error after timeout_s: on
-// rank 0 it names the missing ranks, on other ranks it tells what rank 0's address answered. Throws Error at once if
-// rank 0 cannot listen, two processes claim the same rank or the secret cannot be read. Through MPI there is no
-// timeout: the caller's watchdog ends the wait.
-std::string exchange(const Launch& launch, std::string payload, double timeout_s);
-// Returns whether exchange() goes through MPI.
+// Returns whether MPI connects the ranks: always on CPUs.
 bool meets_through_mpi(const Launch& launch);
-// Finalizes MPI. The last call of a rank, after all ranks have finished.
+
+// Returns rank 0's payload on every rank; all ranks pass payloads of the same size. Initializes MPI. Has no timeout:
+// the caller's watchdog ends the wait. Throws Error if this program's MPI did not start the ranks.
+std::string broadcast_over_mpi(const Launch& launch, std::string payload);
+// Finalizes MPI if it was used. The last call of a rank, after all ranks have finished.
 void leave(const Launch& launch) noexcept;
 
-// Like exchange(), but always at MASTER_ADDR.
-std::string exchange_at_master(const Launch& launch, std::string payload, double timeout_s, const std::string& secret);
-
-// Returns TEON_SECRET or the content of ~/.teon_secret; the first rank that looks for that file creates it. Throws
-// UsageError if the secret is not 32 hexadecimal digits, or if the file is not a regular file of this user that only
-// its owner can read.
-std::string find_secret();
+// Returns the address where NCCL is to listen on rank 0, as NCCL_COMM_ID has it, and sets that variable if it is not
+// set. Throws UsageError if the environment has no address.
+std::string address_of_rank_0(const Launch& launch);
 
 }  // namespace teon

@@ -57,13 +57,10 @@ void find_ranks(Launch& l) {
                                number({"LOCAL_WORLD_SIZE"}, 1));
     if (mpi.mpi && (!torchrun || (mpi.rank == l.rank && mpi.size == l.size))) {
         l = mpi;
-        l.run = text("OMPI_MCA_ess_base_jobid");
-    } else if (torchrun) {
-        l.run = text("TORCHELASTIC_RUN_ID");
-    } else if (number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {  // a shell inside an allocation is not a rank
+    } else if (!torchrun && number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {
+        // A shell inside an allocation, with one task, is not a rank.
         take(l, "srun", number({"SLURM_PROCID"}, 0), number({"SLURM_STEP_NUM_TASKS"}, 1), number({"SLURM_LOCALID"}, 0),
              std::nullopt);
-        l.run = text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID");
         l.mpi = !text("PMIX_RANK").empty();  // srun --mpi=pmix
     }
 }
@@ -79,7 +76,7 @@ void find_master(Launch& l) {
     } else if (l.by == "srun") {
         const std::string nodes = text("SLURM_STEP_NODELIST");
         l.host = first_host(nodes.empty() ? text("SLURM_JOB_NODELIST") : nodes);
-        l.port = port_of(l.run);
+        l.port = port_of(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
     }
 }
 

@@ -11,7 +11,6 @@ struct Launch {
     int rank = 0, size = 1, local_rank = 0;
     int local_size = 1;  // ranks on this machine, or size if the launcher does not say
     bool mpi = false;    // MPI connects the ranks
-    std::string run;     // the launcher's name of this run, or empty; distinguishes runs on the same port
     std::string host;    // where rank 0 waits for the others; empty if the environment does not say
     int port = 0;
     bool alone() const { return by.empty(); }

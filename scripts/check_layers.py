@@ -4,8 +4,9 @@
     scripts/check_layers.py [FOLDER]     the tree to check (default: this one)
 
 Includes follow the table below and form no cycle. A function that a header declares is defined in the header's own
-source file. Backend names stay in runtime/, cpu/ and gpusim/. Every kernel begins with wait_for_earlier_kernels(). No
-line is longer than 120 columns. Prints each fault with its file and line; exit status 1 if there is any.
+source file. Backend names stay in runtime/, cpu/ and gpusim/. Every kernel begins with wait_for_earlier_kernels(). A
+file with fmt::join includes <fmt/ranges.h>, which fmt 11 needs. No line is longer than 120 columns. Prints each fault
+with its file and line; exit status 1 if there is any.
 """
 if __name__ == "__main__":
     import startup
@@ -106,6 +107,12 @@ def check_kernels(code):
             yield f"{path}:{number}: a kernel that does not begin with wait_for_earlier_kernels()"
 
 
+def check_fmt(code):
+    for path, text in code.items():
+        if "fmt::join" in text and "#include <fmt/ranges.h>" not in text:
+            yield f"{path}:{text.count(chr(10), 0, text.index('fmt::join')) + 1}: fmt::join without <fmt/ranges.h>"
+
+
 def check_cycles(code):
     """Yields include cycles, by depth-first search: including a unit that is still open closes a cycle."""
     edges = {}
@@ -158,7 +165,7 @@ def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1])
     files = dict(sources(root))
     code = {path: text for path, text in files.items() if path.endswith((".cu", ".cpp", ".h"))}
-    checks = check_lines, check_kernels, check_cycles, check_definitions
+    checks = check_lines, check_kernels, check_fmt, check_cycles, check_definitions
     faults = [fault for check in checks for fault in check(code)] + list(check_width(files))
     print("\n".join(faults) or "layers: clean")
     return bool(faults)

@@ -185,7 +185,6 @@ def main():
     print_state(path)
     faults += verify(path)
     if not options.state_only:
-        # The masters are the model's weights; versions before 0.2 wrote them a second time.
         files = sorted(path.glob("model*.safetensors")) + sorted(path.glob("optimizer/*.safetensors"))
         for name in files:
             faults += print_tensors(name)

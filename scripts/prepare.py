@@ -41,7 +41,8 @@ sources:
   fineweb-edu[:SAMPLE]  FineWeb-Edu; SAMPLE is 10BT (default), 100BT or 350BT
   hf:OWNER/NAME[[:CONFIG]:SPLIT]
                         any dataset of the Hugging Face Hub: name, configuration and split (default train)
-  FILE, FOLDER, GLOB    .parquet, .jsonl, .txt (the last two also .gz or .zst); named .md, .tex, .py, ...
+  FILE, FOLDER, GLOB    .parquet, .arrow, .csv, .jsonl, .json.gz, .txt (the last four also .gz or .zst); .json, .md,
+                        .tex, .py, ... if they are named
 
 other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
@@ -85,7 +86,8 @@ def parse(arguments):
     add("--bpe-dir", metavar="FOLDER", help="use vocab.bpe and encoder.json of gpt2 from this folder; do not download")
     add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (default: the tokenizer's own, "
                                              "<|endoftext|>, <s>, ...)")
-    add("--text-field", default="text", metavar="NAME", help="column or key of the text (default text)")
+    add("--text-field", default="text", metavar="NAME",
+        help="column or key of the text, or a path to it such as meta.text (default text)")
     add("--txt-documents", choices=("file", "line"), default="file",
         help="one document of a .txt file: the whole file (default) or each line that is not empty")
     add("--shard-tokens", type=positive, default=10**8, metavar="N", help="tokens per shard (default 100M)")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the missing packages for building and testing and names them. Supports Debian 12 and 13 and Ubuntu 22.04 and
-# 24.04; on other systems it prints what to install.
+# Installs the missing packages for building and testing and names them. Supports Debian 12 or 13 or Ubuntu 22.04 or
+# 24.04, on x86-64; on other systems it prints what to install.
 #
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
@@ -116,7 +116,7 @@ packages() {
     [ "${SETUP:-1}" != 0 ] || return 0
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || { say "this system's ${wanted[*]} is not usable, perhaps too old:" \
-        "Debian 12 or 13 or Ubuntu 22.04 or 24.04 is needed" >&2; return 1; }
+        "Debian 12 or 13 or Ubuntu 22.04 or 24.04, on x86-64, is needed" >&2; return 1; }
 }
 
 venv() {

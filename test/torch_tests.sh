@@ -1,7 +1,8 @@
 #!/bin/bash
 # Tests teon_torch with the torch and transformers of scripts/requirements-dev.txt, which `make setup` does not install.
-# Makes a virtual environment with them at the first call and after a change of that file (3 GB from the package index;
-# less where PyTorch's index of CPU builds can be reached), and keeps it in CACHE (default: ~/.cache/teon-torch-venv).
+# Makes a virtual environment with them at the first call and after a change of that file, and keeps it in CACHE
+# (default: ~/.cache/teon-torch-venv). It takes 3 GB from the package index and 6 GB on the disk, much less where
+# PyTorch's index of CPU builds can be reached.
 #
 #   test/torch_tests.sh
 #

@@ -153,12 +153,11 @@ public:
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
-        if (rank == 0) clear_remains(o_.out, resume);
         if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
-        record(step, "log_damaged", log.damage);
+        if (rank == 0) clear_remains(o_.out, resume);
         diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
         best_ = best_of(log.evaluations);
@@ -186,14 +185,16 @@ public:
             saver_.report();
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            const bool kept = step == plan_.steps || due(o_.checkpoint_every, step),
-                       interim = !kept && clock_says_save(), save = kept || interim,
-                       diagnose = due(o_.diagnose_every, step), evaluate = evaluation_due(step),
-                       sample = due(o_.sample_every, step);
+            const bool save_permanently = step == plan_.steps || due(o_.checkpoint_every, step);
+            const bool save_interim = !save_permanently && clock_says_save();
+            const bool save = save_permanently || save_interim;
+            const bool diagnose = due(o_.diagnose_every, step);
+            const bool evaluate = evaluation_due(step);
+            const bool sample = due(o_.sample_every, step);
             if (save || diagnose || evaluate || sample) log(trainer_.finish());
             stop = skipped_in_row_ > 0 ? "skipped updates" : stop_reason();
             if (trainer_.aborted()) break;
-            if (save) save_now(o_.checkpoint_sync, interim);  // first, because the rest may fail or be killed
+            if (save) save_now(o_.checkpoint_sync, save_interim);  // first, because the rest may fail or be killed
             if (diagnose) report_alignment();
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();

@@ -21,9 +21,41 @@ namespace {
 
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
 
-LoggedEvaluation evaluation_of(const nlohmann::json& line) {
-    const nlohmann::json loss = line.value("val_loss", nlohmann::json());
-    return {line["step"].get<int64_t>(), loss.is_number() ? loss.get<double>() : std::nan("")};
+struct LogLine {
+    size_t end = 0;            // one past its last byte
+    int64_t step = INT64_MAX;  // also of a line that cannot be read
+    std::string kind;
+    double val_loss = std::nan("");
+};
+
+LogLine line_at(size_t begin, size_t end, const std::string& text, const std::string& path) {
+    LogLine line;
+    line.end = end;
+    try {
+        const nlohmann::json j = parse_json(std::string_view(text).substr(begin, end - begin), path);
+        line.step = json_value<int64_t>(j.at("step"), path);
+        line.kind = j.at("kind").get<std::string>();
+        if (j.contains("val_loss") && j["val_loss"].is_number()) line.val_loss = j["val_loss"].get<double>();
+    } catch (const std::exception&) {  // as after a power failure
+        line.step = INT64_MAX;
+    }
+    return line;
+}
+
+// Returns the lines that a run continues after `step`: those within the first `saved` bytes, and after these the ones
+// before the first that is of a later step, incomplete or cannot be read.
+std::vector<LogLine> lines_up_to(int64_t step, size_t saved, const std::string& text, const std::string& path) {
+    std::vector<LogLine> lines;
+    size_t begin = 0;
+    size_t newline = text.find('\n');
+    while (newline != std::string::npos) {
+        LogLine line = line_at(begin, newline + 1, text, path);
+        if (line.end > saved && line.step > step) break;
+        begin = line.end;
+        lines.push_back(std::move(line));
+        newline = text.find('\n', begin);
+    }
+    return lines;
 }
 
 }  // namespace
@@ -32,60 +64,28 @@ MetricsFile::Opened MetricsFile::open(const std::string& path, int64_t step, con
     path_ = path;
     file_ = open_for_append(path);
     const std::string text = read_text(path, INT64_MAX);
-    const size_t known = saved ? static_cast<size_t>(saved->bytes) : 0;  // what was there when the checkpoint was made
+    const auto saved_bytes = static_cast<size_t>(saved && !text.empty() ? saved->bytes : 0);
+    CHECK(
+        saved_bytes == 0 || (text.size() >= saved_bytes && hash_of(text.substr(0, saved_bytes)) == saved->xxh3),
+        "{}: is damaged: its first {} bytes are not those of the checkpoint of step {}; restore it, or move it away to "
+        "continue with a new log",
+        path, saved_bytes, step);
     Opened opened;
-    std::vector<int64_t> damaged;  // numbers of lines
-    std::string kept;
-    size_t begin = 0;  // of a line; at last of what is cut
-    int64_t number = 0;
-    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-        ++number;
-        const std::string line = text.substr(begin, end + 1 - begin);
-        nlohmann::json j;
-        try {
-            j = parse_json(line, path);
-        } catch (const Error&) {  // damaged
-        }
-        const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
-        const bool later = good && j["step"].get<int64_t>() > step;
-        if (later && end >= known) break;
-        if (good && !later) {
-            const nlohmann::json kind = j["step"] == step ? j.value("kind", nlohmann::json()) : nlohmann::json();
-            opened.evaluated |= kind == "eval";
-            if (j.value("kind", nlohmann::json()) == "eval") opened.evaluations.push_back(evaluation_of(j));
-            opened.diagnosed |= kind == "diagnose";
-            kept += line;
-        } else {
-            damaged.push_back(number);
-        }
+    size_t end = 0;
+    for (const LogLine& line : lines_up_to(step, saved_bytes, text, path)) {
+        end = line.end;
+        if (line.kind == "eval") opened.evaluations.push_back({line.step, line.val_loss});
+        opened.evaluated |= line.kind == "eval" && line.step == step;
+        opened.diagnosed |= line.kind == "diagnose" && line.step == step;
     }
-    if (!damaged.empty())
-        opened.damage = fmt::format("{} of its lines cannot be read, the first is line {}", damaged.size(), damaged[0]);
-    else if (text.size() < known)
-        opened.damage = fmt::format("its last {} bytes are missing", known - text.size());
-    else if (saved && hash_of(text.substr(0, known)) != saved->xxh3)
-        opened.damage = "its content changed";
-    if (!opened.damage.empty()) {
-        std::string aside = fmt::format("{}.damaged-{}", path, step);
-        std::error_code error;
-        for (int i = 2; std::filesystem::exists(aside, error); ++i)  // of a run that was killed before its next save
-            aside = fmt::format("{}.damaged-{}-{}", path, step, i);
-        write_file_atomically(aside, text);
-        opened.damage += "; as it was, it is in " + aside;
-    } else if (begin < text.size()) {
+    if (end < text.size()) {
         const std::string aside = path + ".cut";
-        write_all(open_for_append(aside), text.data() + begin, text.size() - begin, aside);
-        opened.cut = fmt::format("{} bytes of later steps were moved to {}", text.size() - begin, aside);
+        write_all(open_for_append(aside), text.data() + end, text.size() - end, aside);
+        opened.cut = fmt::format("{} bytes of later steps were moved to {}", text.size() - end, aside);
+        CHECK(::ftruncate(file_, static_cast<off_t>(end)) == 0, "{}: cannot be cut: {}", path, std::strerror(errno));
     }
-    if (damaged.empty()) {
-        CHECK(::ftruncate(file_, static_cast<off_t>(kept.size())) == 0, "{}: cannot be cut: {}", path,
-              std::strerror(errno));
-    } else {
-        write_file_atomically(path, kept);
-        file_ = open_for_append(path);
-    }
-    bytes_ = std::ssize(kept);
-    hash_.update(kept.data(), kept.size());
+    bytes_ = static_cast<int64_t>(end);
+    hash_.update(text.data(), end);
     return opened;
 }
 

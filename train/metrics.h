@@ -49,13 +49,12 @@ public:
         std::vector<LoggedEvaluation> evaluations;  // up to `step`, in order
         bool evaluated = false;                     // there is a line of an evaluation after `step`
         bool diagnosed = false;                     // there are lines of --diagnose-every after `step`
-        std::string damage;                         // what is wrong, and where the whole log was kept; empty: nothing
         std::string cut;                            // how much was cut, and where it was kept; empty: nothing
     };
     // Opens the log to continue it after the lines up to `step`. saved: the end of the log when the checkpoint of
-    // `step` was made. After that position, moves everything from the first line of a later step on, or an incomplete
-    // last line, to the end of PATH.cut. If a line before it is damaged, copies the whole log to PATH.damaged-STEP and
-    // keeps the other lines. Throws Error naming the path.
+    // `step` was made. After that position, moves everything from the first line on that is of a later step, incomplete
+    // or cannot be read to the end of PATH.cut. Throws Error naming the path if the log before it has changed, unless
+    // it is empty.
     Opened open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved = std::nullopt);
     // Returns the end of the log, for a checkpoint, or nullopt if the log is not open.
     std::optional<LogPosition> position();

@@ -56,42 +56,27 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
     return ResumePoint{{folder, {}}, read_training_state(folder)};
 }
 
-void adopt_model(Options& o, const ModelFamily& family, const std::string& checkpoint, const TrainingState* saved) {
-    if (checkpoint.empty()) {
+void adopt_model(Options& o, const ModelFamily& family, const std::optional<ResumePoint>& resume) {
+    if (!resume) {
         if (!o.init_from.empty()) o.adopted = open_model(o.init_from, {family});
         return;
     }
-    std::string content;
-    if (saved) {
-        const std::string before = saved->run.value("/options/init-from"_json_pointer, "");
-        content = saved->run.value("init_from", "");
-        if (o.given.count("--init-from") && o.init_from != before) {
-            CHECK_USAGE(!before.empty(),
-                        "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",
-                        o.init_from);
-            const PublishedModel given = open_model(o.init_from, {family});
-            CHECK_USAGE(given.folder == before || given.content == content,
-                        "--init-from {}: this run began with another model, {}; leave the flag out to continue it, or "
-                        "begin another run",
-                        o.init_from, before);
-        }
-        o.init_from = before;
+    const std::string before = resume->state.run.value("/options/init-from"_json_pointer, "");
+    const std::string content = resume->state.run.value("init_from", "");
+    if (o.given.count("--init-from") && o.init_from != before) {
+        CHECK_USAGE(!before.empty(),
+                    "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",
+                    o.init_from);
+        const PublishedModel given = open_model(o.init_from, {family});
+        CHECK_USAGE(given.folder == before || given.content == content,
+                    "--init-from {}: this run began with another model, {}; leave the flag out to continue it, or "
+                    "begin another run",
+                    o.init_from, before);
     }
+    o.init_from = before;
     if (o.init_from.empty()) return;
-    o.adopted = describe_model(checkpoint, {family});
+    o.adopted = describe_model(resume->found.folder, {family});
     o.adopted->content = content;
-}
-
-void adopt_newest_model(Options& o, const ModelFamily& family) {
-    const std::vector<int64_t> steps = list_checkpoints(o.out);
-    if (steps.empty()) return adopt_model(o, family, "", nullptr);
-    for (size_t i = steps.size(); i-- > 0;) {
-        try {
-            return adopt_model(o, family, o.out + "/" + checkpoint_name(steps[i]), nullptr);
-        } catch (const Error&) {
-            if (i == 0) throw;
-        }
-    }
 }
 
 void clear_remains(const std::string& run_folder, const std::optional<ResumePoint>& point) {

@@ -24,14 +24,8 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
                                                   Context& context);
 
 // Sets options.adopted to the model of --init-from. If a run that began with --init-from resumes, takes the model from
-// `checkpoint` instead: a folder, or empty if the run does not resume. saved: the checkpoint's state, or nullptr if it
-// is not known yet. Throws UsageError if --init-from names another model than the run began with.
-void adopt_model(Options& options, const ModelFamily& family, const std::string& checkpoint,
-                 const TrainingState* saved);
-
-// The same on a rank that does not know yet from which checkpoint rank 0 resumes. Takes the model from the newest
-// checkpoint in which it can be read, because all checkpoints of a run have the same model.
-void adopt_newest_model(Options& options, const ModelFamily& family);
+// its checkpoint instead. Throws UsageError if --init-from names another model than the run began with.
+void adopt_model(Options& options, const ModelFamily& family, const std::optional<ResumePoint>& resume);
 
 // Removes incomplete checkpoints that a kill left, and renames damaged ones to step_X.damaged, because the run will
 // reach their steps again.

@@ -1,5 +1,7 @@
 #include "train/run.h"
 
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -63,7 +65,7 @@ std::string gpu_names() {
 
 // Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
 void print_plan(const ModelFamily& family, Options options) {
-    adopt_model(options, family, "", nullptr);
+    adopt_model(options, family, std::nullopt);
     const DeviceInfo* gpu = nullptr;
     for (const KnownGpu& known : known_gpus())
         if (known.name == options.plan_for) gpu = &known.device;
@@ -86,43 +88,51 @@ void print_plan(const ModelFamily& family, Options options) {
     print_output(plan_report(plan));
 }
 
+// Plans the run, which resumes from start.resume if that is set. Sets start.changes.
+RunPlan plan_training(const ModelFamily& family, Options options, TrainingStart& start, int ranks) {
+    adopt_model(options, family, start.resume);
+    if (start.resume) resume_as(options, start.resume->state, ranks);
+    RunPlan plan = plan_run(family, options, is_cuda(), ranks);
+    start.changes = start.resume ? check_unchanged(plan, start.resume->state) : nlohmann::json::array();
+    return plan;
+}
+
 // Trains on this rank. Returns the signal that ended the run, else 0.
 int train(const ModelFamily& family, Options options, std::optional<RunFolder>& folder, const Launch& launch,
           StopRequest& stop) {
-    // Rank 0 decides where the run begins.
-    std::optional<ResumePoint> resume;
-    if (launch.rank == 0) {
-        if (options.out.empty()) options.out = default_run_folder(options);
-        if (!folder) folder.emplace(options.out);
-        if (options.resume) resume = find_resume_point(options.out);
-    }
-    if (launch.rank > 0 && options.resume)
-        adopt_newest_model(options, family);
-    else
-        adopt_model(options, family, resume ? resume->found.folder : "", resume ? &resume->state : nullptr);
-    TrainingStart start;
-    start.changes = nlohmann::json::array();
-    if (resume) resume_as(options, resume->state, launch.size);
-    RunPlan plan = plan_run(family, options, is_cuda(), launch.size);
-    if (resume) start.changes = check_unchanged(plan, resume->state);
-    require_device();
-    set_device_of(launch);  // usage errors are found before this, without a device
-    const DeviceInfo device = device_info();
-    check_device(plan.run, device);
-    Context context(options.comm_timeout);
+    std::optional<Context> opened;
+    const auto open_device = [&] {
+        require_device();
+        set_device_of(launch);
+        opened.emplace(options.comm_timeout);
+    };
+    // Several ranks meet first, because NCCL waits for rank 0 only briefly, and rank 0 may have a large checkpoint to
+    // read. One rank finds usage errors before it needs a device.
+    if (launch.size > 1) open_device();
     try {
-        resume = resume_point_of_rank_0(options.out, std::move(resume), context);
+        TrainingStart start;
+        RunPlan plan;
+        if (launch.rank == 0) {
+            if (options.out.empty()) options.out = default_run_folder(options);
+            if (!folder) folder.emplace(options.out);
+            if (options.resume) start.resume = find_resume_point(options.out);
+            plan = plan_training(family, options, start, launch.size);
+        }
+        if (!opened) open_device();
+        Context& context = *opened;
+        // The other ranks plan once rank 0 has told them the folder, the storage type and the checkpoint.
         const std::string out = broadcast_from_rank_0(options.out, context);
         const std::string dtype = broadcast_from_rank_0(std::string(name_of(plan.run.dtype)), context);
-        if (launch.rank > 0) {  // plan again, with the checkpoint that rank 0 found and the storage type that it chose
-            if (options.out.empty()) options.out = out;
-            if (resume) resume_as(options, resume->state, launch.size);
+        if (options.out.empty()) options.out = out;
+        start.resume = resume_point_of_rank_0(options.out, std::move(start.resume), context);
+        if (launch.rank > 0) {
             CHECK_USAGE(!options.given.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
                         "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
             options.dtype = storage_named(dtype);
-            plan = plan_run(family, options, is_cuda(), launch.size);
-            if (resume) start.changes = check_unchanged(plan, resume->state);
+            plan = plan_training(family, options, start, launch.size);
         }
+        const DeviceInfo device = device_info();
+        check_device(plan.run, device);
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size));
         check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
         if (options.verify_data)
@@ -130,10 +140,9 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
                 for (const DataSet* data : {&plan.train, &plan.val})
                     if (!data->shards.empty()) verify_content(*data);
             });
-        start.resume = resume;
         start.open_folder = [&] {
             if (folder) {
-                folder->create(resume.has_value());
+                folder->create(start.resume.has_value());
                 const std::string path = options.out + "/config.json";
                 if (!options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
                 write_file_atomically(path, config_json(plan, device, start.changes).dump(2) + "\n");
@@ -142,7 +151,8 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         };
         return run_training(plan, device, context, start, stop);
     } catch (const std::exception& error) {
-        context.comm->fail(message_of(error));
+        const int status = dynamic_cast<const UsageError*>(&error) ? 2 : 1;
+        if (opened) opened->comm->fail(message_of(error), status);
         throw;
     }
 }

@@ -15,13 +15,19 @@ namespace teon {
 
 namespace {
 
+// How many ranks request what in a step, as floats, which ranks can sum.
+struct RequestCounts {
+    float stop = 0, aborted = 0, save = 0;
+};
+constexpr int64_t kRequestFloats = sizeof(RequestCounts) / sizeof(float);
+
 // A step in flight.
 struct Slot {
-    explicit Slot(int ranks) : loss_sums(ranks), requests(ranks) {}
+    explicit Slot(int ranks) : loss_sums(ranks) {}
     Event begin, backward_end, exchange_end, optimizer_begin, end;
     PinnedBuffer<float> loss_sum{1};
-    PinnedBuffer<float> loss_sums, requests;  // of each rank
-    PinnedBuffer<float> request{1};           // this rank's
+    PinnedBuffer<float> loss_sums;            // of each rank
+    PinnedBuffer<RequestCounts> requests{1};  // this rank's, then those of all ranks
     PinnedBuffer<StepControl> control{1};
     StepMetrics metrics;
     int64_t next_sample = 0;  // after it
@@ -34,10 +40,6 @@ struct MicroStep {
     Graph graph;
 };
 
-// Requests of a rank to all ranks. Each step sends the sum of a rank's requests.
-constexpr int kStop = 1, kAborted = 2, kSave = 4;
-bool has(float requests, int request) { return (static_cast<int>(requests) & request) != 0; }
-
 }  // namespace
 
 struct Trainer::Impl {
@@ -46,9 +48,10 @@ struct Trainer::Impl {
     Loader& loader;
     TrainerOptions o;
     Context& ctx;
-    Buffer<float> losses;               // of one micro-batch
-    Buffer<float> sums{2};              // loss sum of the step; squared gradient norm
-    Buffer<float> loss_sums, requests;  // of each rank in the step
+    Buffer<float> losses;     // of one micro-batch
+    Buffer<float> sums{2};    // loss sum of the step; squared gradient norm
+    Buffer<float> loss_sums;  // of each rank in the step
+    Buffer<RequestCounts> requests{1};
     Buffer<StepControl> control{1};
     Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
     Reducer reducer;
@@ -72,7 +75,6 @@ struct Trainer::Impl {
           ctx(context),
           losses(options.batch_tokens / options.micro_steps / context.comm->size()),
           loss_sums(context.comm->size()),
-          requests(context.comm->size()),
           reducer(m.params(), opt.ownership(), context, options.grad_comm_dtype),
           gatherer(m.params(), opt.ownership(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
@@ -100,15 +102,14 @@ struct Trainer::Impl {
         }
         slot.next_sample = loader.next_sample();
         slot.backward_end.record(ctx.stream);
-        int request = (stop ? kStop : 0) + (std::exchange(save, false) ? kSave : 0);
+        slot.requests[0] = {.stop = stop ? 1.0f : 0.0f, .save = std::exchange(save, false) ? 1.0f : 0.0f};
         if (ctx.give_up()) {
             if (ctx.comm->size() == 1) return false;
             // The other ranks wait for these gradients. A loss that is not finite keeps every rank from updating.
             if (micro < o.micro_steps) reducer.ready_all();
             upload(loss_sum, no_loss.data(), 1, ctx.stream);
-            request = kAborted;
+            slot.requests[0] = {.aborted = 1.0f};
         }
-        slot.request[0] = static_cast<float>(request);
         exchange(slot, loss_sum);
         slot.exchange_end.record(ctx.stream);
         reducer.sum_squares(sums.data() + 1, scratch.data());
@@ -119,7 +120,7 @@ struct Trainer::Impl {
         queue_update();
         download(slot.loss_sum.data(), sums.data(), 1, ctx.stream);
         download(slot.loss_sums.data(), loss_sums.data(), loss_sums.size(), ctx.stream);
-        download(slot.requests.data(), requests.data(), requests.size(), ctx.stream);
+        download(slot.requests.data(), requests.data(), 1, ctx.stream);
         download(slot.control.data(), control.data(), 1, ctx.stream);
         slot.end.record(ctx.stream);
         ++done;
@@ -159,13 +160,13 @@ struct Trainer::Impl {
         update->launch(ctx.stream);
     }
 
-    // Finishes reducing the gradients, and gathers losses and requests of all ranks. Sums losses in the order of ranks.
+    // Finishes reducing the gradients, gathers the losses of all ranks and counts their requests. Sums losses in the
+    // order of ranks.
     void exchange(Slot& slot, const float* loss_sum) {
         Comm& comm = *ctx.comm;
-        float* own_request = requests.data() + comm.rank();
-        upload(own_request, slot.request.data(), 1, ctx.stream);
+        upload(requests.data(), slot.requests.data(), 1, ctx.stream);
         comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);
-        comm.all_gather(requests.data(), own_request, 1, DType::f32, ctx.stream);
+        comm.all_reduce_sum(reinterpret_cast<float*>(requests.data()), kRequestFloats, ctx.stream);
         reducer.finish();
         reduce_sum(sums.data(), scratch.data(), loss_sums.data(), loss_sums.size(), false, ctx.stream);
     }
@@ -174,9 +175,9 @@ struct Trainer::Impl {
     std::optional<StepMetrics> read_back() {
         Slot& slot = slots[returned % 2];
         slot.end.synchronize();
-        const int ranks = static_cast<int>(slot.requests.size());
-        for (int r = 0; r < ranks; ++r) aborted |= has(slot.requests[r], kAborted);
-        if (aborted) {  // with the steps queued after it
+        const RequestCounts requested = slot.requests[0];
+        if (requested.aborted > 0) {  // with the steps queued after it
+            aborted = true;
             ctx.stream.synchronize();
             done = returned;
             return std::nullopt;
@@ -189,11 +190,11 @@ struct Trainer::Impl {
         m.skipped_in_row = last.skipped_in_row;
         m.loss_z = last.loss_z;
         m.grad_norm_z = last.grad_norm_z;
-        for (int r = 0; r < ranks; ++r) {
-            m.stop |= has(slot.requests[r], kStop);
-            m.save |= has(slot.requests[r], kSave);
-            if (ranks > 1 && m.faulty_rank < 0 && !std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
-        }
+        m.stop = requested.stop > 0;
+        m.save = requested.save > 0;
+        const int ranks = ctx.comm->size();
+        for (int r = 0; r < ranks && ranks > 1 && m.faulty_rank < 0; ++r)
+            if (!std::isfinite(slot.loss_sums[r])) m.faulty_rank = r;
         m.ms = Event::milliseconds(slot.begin, slot.end);
         if (ctx.comm->size() > 1) m.comm_wait_ms = Event::milliseconds(slot.backward_end, slot.exchange_end);
         m.optimizer_ms = Event::milliseconds(slot.optimizer_begin, slot.end);

@@ -34,15 +34,15 @@ public:
     Trainer(Model& model, Optimizer& optimizer, Loader& loader, const TrainerOptions& options, Context& context);
     ~Trainer();
 
-    // Queues the next step. Returns the metrics of the step before it, or nullopt if there is none, it was aborted, or
-    // its metrics were returned already. Without `ahead`, waits for the queued step and returns its metrics.
+    // Queues the next step, and waits for the step before it (without `ahead`: for the queued step). Returns that
+    // step's metrics. Each step's metrics are returned once; nullopt: there are none to return.
     std::optional<StepMetrics> step();
-    // Waits for the last queued step. Returns its metrics, or nullopt if it was aborted or they were returned already.
+    // Waits for the last queued step and returns its metrics, unless step() has returned them.
     std::optional<StepMetrics> finish();
-    int64_t steps_done() const;  // queued so far and not aborted
-    // Whether the context's give_up returned true on some rank during a step. On every rank that step and the steps
-    // queued after it then have no effect, and no other step may follow.
+    // Whether some rank gave up (Context::give_up) during a step. That step and the ones queued after it then have no
+    // effect on any rank and no metrics; no other step may follow.
     bool aborted() const;
+    int64_t steps_done() const;  // queued so far and not aborted
     // Sets `stop` in the metrics of the next step and all later ones, or `save` in those of the next step, on every
     // rank, so that all ranks stop or save after the same step.
     void request_stop();

@@ -18,7 +18,6 @@ if __name__ == "__main__":
 
 import argparse
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -46,7 +45,7 @@ def main():
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": port, "TEON_SECRET": secrets.token_hex(16)}
+              "MASTER_PORT": port}
     ranks, signals = [], []  # signals: received, not yet sent to the ranks
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:

@@ -4,9 +4,9 @@
 #   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B \
 #       --batch-tokens 524288
 #
-# Ranks connect at the first node of the step and authenticate with the secret that this script makes. Two minutes
-# before its time limit the job gets SIGTERM and saves a checkpoint; this script then requeues it, and it continues from
-# the checkpoint. Checkpoints do not depend on the number of GPUs.
+# Ranks connect at the first node of the step. Two minutes before its time limit the job gets SIGTERM and saves a
+# checkpoint; this script then requeues it, and it continues from the checkpoint. Checkpoints do not depend on the
+# number of GPUs.
 #
 #SBATCH --job-name=teon
 #SBATCH --nodes=2
@@ -24,7 +24,6 @@ cd "${SLURM_SUBMIT_DIR:?run me with sbatch}"
 out=${TEON_OUT:-runs/slurm-$SLURM_JOB_ID}            # a requeued job keeps its id
 program=${TEON_PROGRAM:-./train_gpt2}
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
-export TEON_SECRET=${TEON_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
 # --resume continues from the newest checkpoint in --out, if there is one.
 status=0

@@ -2,6 +2,9 @@
 
 sources    the input files and their division into units of work
 documents  the documents in a unit
+columns    tables: parquet, Arrow, CSV
+compression   .gz and .zst
+batches    texts to tokens, some at a time
 tokenizer  tokenizers behind one interface, and their folder beside the shards
 token_table   tokens.bin, the bytes of every token
 round_trip    whether texts can be restored from their tokens
@@ -12,5 +15,9 @@ pipeline   the order of work, and the state from which an interrupted run contin
 progress   the progress bar
 files      errors, quantities, atomic writing of files
 """
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's; the workers use all cores
 
 VERSION = "1.1"

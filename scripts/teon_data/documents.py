@@ -1,19 +1,16 @@
-"""Reads the documents of a unit of work: parquet row groups, the lines that begin in a byte range, or text files."""
+"""Reads the documents of a unit of work: parts of a table, the lines that begin in a byte range, or text files."""
 
 import collections
-import io
 import json
+import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from .files import Failure, WrongOption, first_line
+from .columns import arrow_values, csv_values, damaged, open_parquet, parquet_values
+from .compression import READ_BYTES, opened
 
-BATCH_ROWS = 256      # parquet rows decoded at a time
-READ_BYTES = 1 << 20  # buffer of every file
 PIECE_BYTES = 1 << 20  # a long text is tokenized in pieces of this size, to update the progress bar
-TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -28,7 +25,8 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Unit:
-    """Unit `index` of input file `file`: row groups, bytes or, with end None, everything from `begin` on."""
+    """Unit `index` of input file `file`: row groups, record batches, bytes or, with end None, everything from `begin`
+    on."""
     file: int
     index: int
     path: str
@@ -40,53 +38,13 @@ class Unit:
     last: bool | None     # whether it is the file's last unit; None for a compressed file until it is read
 
 
-def open_parquet(path):
-    # A buffer instead of whole column chunks keeps memory constant for any size of row groups.
-    return pq.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False, page_checksum_verification=True)
-
-
-def parquet_text_sizes(path, field):
-    """Returns [(compressed bytes, bytes)] of the column `field` in each row group. Checks that the column is text."""
-    try:
-        with open_parquet(path) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(path, "parquet", error) from error
-
-    if schema.names.count(field) > 1:
-        raise WrongOption(f"{path}: has {schema.names.count(field)} columns '{field}', expected one; choose another "
-                          "with --text-field")
-
-    def holds_text(column):
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        return str(kind) in TEXT_TYPES
-
-    if field not in schema.names or not holds_text(schema.field(field)):
-        fault = f"is {schema.field(field).type}, not text" if field in schema.names else "does not exist"
-        texts = [column.name for column in schema if holds_text(column)]
-        raise WrongOption(f"{path}: the column '{field}' {fault}; choose one with --text-field "
-                      f"(columns of text: {', '.join(texts) or 'none'})")
-    column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == field)
-    chunks = (metadata.row_group(i).column(column) for i in range(metadata.num_row_groups))
-    return [(chunk.total_compressed_size, chunk.total_uncompressed_size) for chunk in chunks]
-
-
-def damaged(path, kind, error):
-    """Returns the Failure for a file that cannot be read to its end."""
-    if isinstance(error, OSError) and error.strerror:
-        return Failure(f"{path}: {error.strerror}")
-    return Failure(f"{path}: damaged or not a {kind} file ({first_line(error)})")
-
-
 class LineStream:
     """A text file, compressed or not, read line by line; `position` counts uncompressed bytes."""
 
     def __init__(self, path, compression):
         self.path, self.compression = path, compression
-        self.raw = self.stream = open(path, "rb", buffering=READ_BYTES)
-        if compression:
-            # Unlike other libraries, pyarrow detects a compressed file that ends early.
-            self.stream = io.BufferedReader(pa.CompressedInputStream(self.raw, compression), READ_BYTES)
+        self.raw = open(path, "rb", buffering=READ_BYTES)
+        self.stream = opened(self.raw, compression)
         self.position = 0
         self.raw_begin = 0  # offset in the compressed file at the beginning of the current range
         self.at_end = False
@@ -154,29 +112,32 @@ class Reader:
         document are its lines. A damaged file raises a Failure that names it.
         """
         self.last, self.consumed = unit.last, unit.consumed
-        read = {"parquet": self._parquet, "jsonl": self._jsonl,
+        read = {"parquet": self._table, "arrow": self._table, "csv": self._table, "jsonl": self._jsonl,
                 "txt": self._txt_lines if self.options.txt_lines else self._txt}[unit.kind]
         try:
             yield from read(unit, rows)
-        except (OSError, EOFError, pa.ArrowException) as error:
+        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
             raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
 
     def extent(self):
         """Returns (input bytes in the unit, whether it is its file's last), after all its documents were read."""
         return self.consumed, self.last
 
-    def _parquet(self, unit, rows):
-        if unit.begin == unit.end:
-            return
+    def _table(self, unit, rows):
+        for value in self._values(unit) if unit.begin != unit.end else ():
+            text = decode(value, rows)
+            if text is not None:
+                yield text, True
+
+    def _values(self, unit):
+        field = self.options.text_field
+        if unit.kind == "csv":
+            return csv_values(unit.path, unit.compression, field)
+        if unit.kind == "arrow":
+            return arrow_values(unit.path, unit.begin, unit.end, field)
         if self.open_path != unit.path:
             self._keep(unit.path, open_parquet(unit.path))
-        groups = list(range(unit.begin, unit.end))
-        for batch in self.file.iter_batches(BATCH_ROWS, groups, [self.options.text_field], use_threads=False):
-            # As bytes, because pyarrow does not check strings for UTF-8 and fails for whole columns.
-            for value in batch.column(0).cast(pa.large_binary()).to_pylist():
-                text = decode(value, rows)
-                if text is not None:
-                    yield text, True
+        return parquet_values(self.file, unit.begin, unit.end, field)
 
     def _jsonl(self, unit, rows):
         for line in self._lines(unit):
@@ -189,7 +150,7 @@ class Reader:
             except (ValueError, RecursionError):
                 rows["not JSON"] += 1
                 continue
-            value = row.get(self.options.text_field) if isinstance(row, dict) else row
+            value = value_of(row, self.options.text_field)
             if value is None:
                 rows["null"] += 1
             elif not (isinstance(row, dict) and isinstance(value, str)):
@@ -260,6 +221,15 @@ class Reader:
         if self.file:
             self.file.close()
         self.open_path = self.file = None
+
+
+def value_of(row, field):
+    """Returns the value of a key or, by a path such as "meta.text", of a key within it; None if there is none."""
+    if not isinstance(row, dict) or field in row:
+        return row[field] if isinstance(row, dict) else row
+    top, _, path = field.partition(".")
+    inner = row.get(top) if path else None
+    return value_of(inner, path) if isinstance(inner, dict) else None
 
 
 def decode(value, rows):

@@ -12,8 +12,8 @@ from .sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, M
 
 BLANK, END = "\u2581", "\ue000"  # END: ends each word of a word model; of the private use area
 CHECKED = ("", " ", "a", " a", "a  b ", "The cat sat on the mat.", "naïve café", "数据 и текст", "🙂🙂 x", "\tx\n\ny ",
-           "x\r\ny", "½ ﬁ Ａ", "don't 1234567 3.14", "zqxjk wvzq", "a\u200bb", "e\u0301", "\u2581x", "ÄÖÜ ß",
-           "def f(x):\n    return x\n", "....!!!???", "x" * 50, "the the  the")
+           "x\r\ny", "½ ﬁ Ａ", "don't 1234567 3.14", "zqxjk wvzq", "a\u200bb", "e\u0301", "e\u0323\u0302", "\u2581x",
+           "ÄÖÜ ß", "def f(x):\n    return x\n", "....!!!???", "x" * 50, "the the  the")
 
 
 def tokenizer_json(path):
@@ -55,6 +55,9 @@ def normalizers(model):
     """SentencePiece's normalization in its order: characters, blanks, the blank in front, and blanks' own character."""
     steps = []
     if model.characters:
+        # The library's Precompiled replaces the shortest match of a letter with several marks, SentencePiece the
+        # longest; composed letters have one match.
+        steps.append({"type": "NFC"})
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.characters).decode()})
     if model.removes_blanks:
         steps += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},

@@ -20,6 +20,7 @@ import time
 
 from . import VERSION, round_trip
 from . import tokenizer as tokenizers
+from .batches import Advance, Note
 from .documents import Reader
 from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
 from .interrupts import raise_received
@@ -27,7 +28,7 @@ from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .source_bytes import TextHash
 from .sources import LocalSource, open_source, units
-from .workers import Advance, Join, Note, Pool, Tokenize
+from .workers import Join, Pool, Tokenize
 
 STATE_VERSION = 5
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
@@ -50,7 +51,7 @@ SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest 
 
 def check_counts(job, files):
     """Refuses options that divide the input into so many units or shards that it would take days, before any work."""
-    text = sum(file.size for file in files if file.kind != "parquet")  # a unit of parquet has a row group at least
+    text = sum(file.size for file in files if file.kind in ("txt", "jsonl"))  # units of tables have a part at least
     if text > MOST_UNITS * job.unit_bytes:
         raise UsageError(f"--unit-bytes {job.unit_bytes}: divides this input into {text // job.unit_bytes:,} units; "
                          f"use at least {-(-text // MOST_UNITS)}, or leave it out")
@@ -186,11 +187,15 @@ class Run:
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
-        if not state:
+        for note in self.source.notes:
+            self.notice(note)
+        folder = os.path.join(job.out, "tokenizer")
+        if state:
+            loaded = tokenizers.load(folder)
+        else:
             check_counts(job, self.source.files)
-            description = tokenizers.create(os.path.join(job.out, "tokenizer"), job.tokenizer, job.bpe_dir,
-                                            job.delimiter, self._training_texts())
-            loaded = tokenizers.load(os.path.join(job.out, "tokenizer"))
+            description = tokenizers.create(folder, job.tokenizer, job.bpe_dir, job.delimiter, self._training_texts())
+            loaded = tokenizers.load(folder)
             self._check_round_trip(loaded)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)
@@ -200,7 +205,7 @@ class Run:
         self.state = state
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
-        self.options = job.read_options(tokenizers.load(os.path.join(job.out, "tokenizer")).cuttable)
+        self.options = job.read_options(loaded.cuttable)
         self._accept_inputs(files)
         write_json(self.state_path, state)
         self._gather_parts()

@@ -1,8 +1,8 @@
 """Whether texts can be restored from their tokens: the input's first documents, and texts that are hard to tokenize."""
 
+from .batches import encode_each
 from .files import WrongOption, counted
 from .token_table import adds_first_blank, decode
-from .workers import encode_each
 
 SAMPLE_DOCUMENTS = 200
 SAMPLE_CHARS = 1 << 20        # of all documents of the sample, and 1/16 of it of one document

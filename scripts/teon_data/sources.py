@@ -1,8 +1,9 @@
 """The input files and their division into units of work.
 
-A unit is a part of one input file that one worker tokenizes: whole row groups of a parquet file, the lines that begin
-in a byte range of a text file, or a whole text file. Units depend only on the input and the unit size, not on the
-number of workers. The documents of all units in order are the documents of the input.
+A unit is a part of one input file that one worker tokenizes: whole row groups of a parquet file, record batches of an
+Arrow file, the lines that begin in a byte range of a text file, or a whole text or CSV file. Units depend only on the
+input and the unit size, not on the number of workers. The documents of all units in order are the documents of the
+input.
 """
 
 import contextlib
@@ -12,13 +13,21 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from .documents import Unit, parquet_text_sizes
-from .files import HUB_NAME, Failure, UsageError, check_regular, first_line, hub_client
+from .columns import TEXT_SIZES
+from .compression import COMPRESSIONS
+from .documents import Unit
+from .files import HUB_NAME, Failure, UsageError, check_regular, counted, first_line, hub_client
 
-KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
-# Files that are read as text if they are named, but not looked for in folders.
-NAMED_TEXT = (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go")
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+KINDS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".tsv": "csv",
+         ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
+COMPRESSED_KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+                    ".txt": "txt"}
+# Files that are read if they are named, but not looked for in folders, where they are not the text.
+NAMED_KINDS = {".json": "jsonl"} | dict.fromkeys(
+    (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go"), "txt")
+TOKEN_FILES = (".bin", ".npy", ".tiktoken")
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+SHOWN_UNREAD = 3
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
 CONVERTED = "refs/convert/parquet"  # the hub's own branch with each dataset as CONFIG/SPLIT/NNNN.parquet
@@ -40,8 +49,9 @@ def kind_of(path, named=False):
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix, "")
     ending = os.path.splitext(stem)[1] if compression else suffix
-    kind = "txt" if named and ending in NAMED_TEXT else KINDS.get(ending)
-    return (kind, compression) if kind and not (kind == "parquet" and compression) else None
+    kind = (COMPRESSED_KINDS if compression else KINDS).get(ending)
+    kind = kind or (NAMED_KINDS.get(ending) if named else None)
+    return (kind, compression) if kind else None
 
 
 def check_name(path):
@@ -57,7 +67,7 @@ def unreadable(error):
 
 
 def files_below(folder):
-    """Yields the files of a known kind below a folder. Follows links, and enters each folder once."""
+    """Yields the files below a folder that are not hidden. Follows links, and enters each folder once."""
     entered = set()
     for place, below, names in os.walk(folder, onerror=unreadable, followlinks=True):
         below.sort()
@@ -65,7 +75,23 @@ def files_below(folder):
             below.clear()
             continue
         entered.add(real)
-        yield from (os.path.join(place, name) for name in names if kind_of(name))
+        yield from (os.path.join(place, name) for name in names if not name.startswith("."))
+
+
+def check_content(path, size):
+    """Refuses a file that stands for another one."""
+    if size < 1024:  # as every pointer
+        with open(path, "rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise UsageError(f"{path}: is a pointer of Git LFS, not the file itself; fetch it: git lfs pull")
+
+
+def unknown_kind(path):
+    if path.lower().endswith(TOKEN_FILES):
+        return UsageError(f"{path}: has tokens, not text. A training program reads shards of llm.c's layout as --data; "
+                          "nanoGPT's train.bin has no header, so prepare the text that it was made from")
+    return UsageError(f"{path}: unknown kind of file; use .parquet, .arrow, .csv, .jsonl, .json or a text such as "
+                      ".txt, .md or .py, all but the first two also with .gz or .zst")
 
 
 class LocalSource:
@@ -73,11 +99,15 @@ class LocalSource:
 
     def __init__(self, inputs):
         paths = []
+        self.notes = []  # for the user
         for item in inputs:
             if os.path.isdir(item):
-                found = sorted(files_below(item))
+                every = sorted(files_below(item))
+                found = [path for path in every if kind_of(path)]
                 if not found:
-                    raise UsageError(f"{item}: no .parquet, .jsonl or .txt file in this folder")
+                    raise UsageError(f"{item}: no {', '.join(KINDS)} or .json.gz file in this folder; other kinds must "
+                                     "be named")
+                self._note_unread(item, [path for path in every if not kind_of(path)])
             elif os.path.exists(item):
                 found = [item]
             else:
@@ -89,18 +119,25 @@ class LocalSource:
         self.description = " ".join(inputs)
         self.facts = {"kind": "local", "description": self.description}
 
+    def _note_unread(self, folder, paths):
+        if paths:
+            shown = ", ".join(os.path.relpath(path, folder) for path in paths[:SHOWN_UNREAD])
+            more = ", ..." if len(paths) > SHOWN_UNREAD else ""
+            self.notes.append(f"{folder}: {counted(len(paths), 'file')} of other kinds not read: {shown}{more}; name "
+                              "files or a glob to read them, too")
+
     @staticmethod
     def _describe(path):
         check_name(path)
         kind = kind_of(path, named=True)
         if not kind:
-            raise UsageError(f"{path}: unknown kind of file; use .parquet, .jsonl or a text such as .txt, .md or .py, "
-                             "the last two also with .gz or .zst")
+            raise unknown_kind(path)
         try:
             check_regular(path)
         except Failure as fault:
             raise UsageError(f"{fault}; give a file") from None
         status = os.stat(path)
+        check_content(path, status.st_size)
         return InputFile(path, status.st_size, status.st_mtime_ns, *kind)
 
     def local_path(self, index):
@@ -175,6 +212,7 @@ class HubSource:
             raise Failure(f"cannot list the dataset {data} at {endpoint}: a file has no number as its size{self.hint}")
         self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
+        self.notes = []
         self.description = str(data)
         self.facts = {"kind": "hub", "description": self.description, "repository": data.repository,
                       "revision": revision}
@@ -241,8 +279,10 @@ def open_source(inputs, revision=None, download_folder=None):
 
 def units(index, path, file, options):
     """Yields the units of an input file in order, endlessly for a compressed file, whose length is unknown."""
-    if file.kind == "parquet":
-        yield from parquet_units(index, path, file, options)
+    if file.kind in TEXT_SIZES:
+        yield from table_units(index, path, file, options)
+    elif file.kind == "csv":
+        yield Unit(index, 0, path, file.kind, file.compression, 0, None, file.size, True)
     elif file.kind == "txt" and not options.txt_lines and (file.compression or not options.cuttable):
         yield Unit(index, 0, path, file.kind, file.compression, 0, None, file.size, True)
     elif file.compression:
@@ -257,17 +297,17 @@ def units(index, path, file, options):
             yield Unit(index, unit, path, file.kind, "", begin, end, end - begin, end == file.size)
 
 
-def parquet_units(index, path, file, options):
-    """Yields units of consecutive row groups, as many as reach the unit size."""
-    groups = parquet_text_sizes(path, options.text_field)
-    total = sum(compressed for compressed, _ in groups) or 1
-    unit = begin = text = compressed = 0
-    for end, (group_compressed, group_text) in enumerate(groups, 1):
-        compressed += group_compressed
-        text += group_text
-        last = end == len(groups)
+def table_units(index, path, file, options):
+    """Yields units of consecutive row groups or record batches, as many as reach the unit size."""
+    parts = TEXT_SIZES[file.kind](path, options.text_field)
+    total = sum(stored for stored, _ in parts) or 1
+    unit = begin = text = stored = 0
+    for end, (part_stored, part_text) in enumerate(parts, 1):
+        stored += part_stored
+        text += part_text
+        last = end == len(parts)
         if text >= options.unit_bytes or last:
-            yield Unit(index, unit, path, file.kind, "", begin, end, file.size * compressed // total, last)
-            unit, begin, text, compressed = unit + 1, end, 0, 0
-    if not groups:
+            yield Unit(index, unit, path, file.kind, "", begin, end, file.size * stored // total, last)
+            unit, begin, text, stored = unit + 1, end, 0, 0
+    if not parts:
         yield Unit(index, 0, path, file.kind, "", 0, 0, file.size, True)

@@ -86,14 +86,16 @@ class Gpt2:
 
 def gpt2_ranks(folder):
     """Returns {bytes: id} of the tokens of vocab.bpe. Checks that encoder.json has the same ids."""
-    byte_of = {character: byte for byte, character in byte_alphabet().items()}
+    byte_of = byte_alphabet()
+    characters = dict.fromkeys(range(256), "\u0100")  # which latin-1 lacks, unless it stands for a byte
+    characters |= {ord(character): chr(byte) for byte, character in byte_of.items()}
     merges, encoder = os.path.join(folder, "vocab.bpe"), os.path.join(folder, "encoder.json")
     try:
         with open(merges, encoding="utf-8") as file:
             pairs = [line.split() for line in file.read().split("\n")[1:] if line]
-        words = list(byte_of) + [first + second for first, second in pairs]
-        ranks = {bytes(byte_of[character] for character in word): rank for rank, word in enumerate(words)}
-    except (OSError, ValueError, KeyError) as error:
+        words = list(byte_of.values()) + [first + second for first, second in pairs]
+        ranks = {word.translate(characters).encode("latin-1"): rank for rank, word in enumerate(words)}
+    except (OSError, ValueError) as error:
         raise Failure(f"{merges}: not a vocab.bpe of GPT-2's form ({first_line(error)})") from error
     if read_json(encoder) != {word: rank for rank, word in enumerate(words)} | {GPT2_DELIMITER: len(words)}:
         raise Failure(f"{encoder}: its ids are not those of vocab.bpe followed by {GPT2_DELIMITER}")
@@ -248,6 +250,9 @@ def check_name(name, bpe_dir, delimiter):
         elif os.path.isdir(name):
             if not any(os.path.isfile(os.path.join(name, file)) for file in FILES):
                 raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in this folder")
+        elif os.path.isfile(name) and is_tiktoken(name):
+            raise UsageError(f"--tokenizer {name}: is tiktoken's file of ranks, which lacks the pattern that divides a "
+                             "text into words; give the model's tokenizer.json, as in --tokenizer hf:OWNER/NAME")
         elif not name.endswith((".model", ".json")):
             raise UsageError(f"--tokenizer {name}: expected gpt2, llama2, bytes, train:SIZE, hf:OWNER/NAME, or the "
                              "path of a tokenizer.model, a tokenizer.json or a folder with one of them")
@@ -257,6 +262,12 @@ def check_name(name, bpe_dir, delimiter):
         raise UsageError(f"--bpe-dir is for the tokenizer gpt2, not {name}")
     if delimiter is not None and (name in ("gpt2", "bytes") or name.startswith("train:")):
         raise UsageError(f"--delimiter cannot be set for the tokenizer {name}, which has its own")
+
+
+def is_tiktoken(path):
+    """Returns whether a file has lines of tokens in base 64 with their ranks, as Llama 3's tokenizer.model."""
+    with open(path, "rb") as file:
+        return bool(re.fullmatch(rb"[A-Za-z0-9+/]+=* [0-9]+\s*", file.readline(1000)))
 
 
 def create(folder, name, bpe_dir, delimiter, texts):

@@ -10,16 +10,13 @@ from multiprocessing import connection as ipc
 import numpy as np
 
 from . import tokenizer as tokenizers
-from .documents import Reader, ReadOptions, cut_texts
+from .batches import Advance, Batches, Note
+from .documents import Reader, ReadOptions
 from .files import Failure, first_line
 from .interrupts import held, leave_to_parent
 from .shards import token_dtype, write_part, write_shard
-from .source_bytes import SEPARATOR, TokenLengths, corrections_of
+from .source_bytes import TokenLengths
 from .token_table import adds_first_blank
-
-BATCH_CHARS = 1 << 20  # text encoded at a time
-BATCH_DOCUMENTS = 1024
-CUT_BYTES = 1 << 16  # per piece of a text that the tokenizer's library cannot encode in one piece
 
 
 @dataclass(frozen=True)
@@ -54,30 +51,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Advance:
-    """The progress of a running task."""
-    chars: int
-    tokens: int
-    documents: int
-
-
-@dataclass(frozen=True)
-class Note:
-    """A line for the user."""
-    line: str
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Tokens of consecutive texts: an array of the shards' type, the documents that begin in it, corrections and the
-    documents' bytes, each document after a separator (source_bytes.py)."""
-    tokens: object
-    documents: int
-    corrections: object
-    text: bytes
-
-
-@dataclass(frozen=True)
 class Tokenize:
     unit: object
 
@@ -86,9 +59,9 @@ class Tokenize:
         reader = worker.reader
         # A text file that is one document comes in pieces. A piece that is left out does not remove the document.
         in_pieces = self.unit.kind == "txt" and not reader.options.txt_lines
+        batches = Batches(worker, self.unit.path, rows, in_pieces, report)
         return write_part(worker.parts, self.unit.file, self.unit.index,
-                          tokenized(reader.documents(self.unit, rows), worker, self.unit.path, rows, in_pieces, report),
-                          rows, reader.extent)
+                          batches.of(reader.documents(self.unit, rows)), rows, reader.extent)
 
 
 @dataclass(frozen=True)
@@ -102,90 +75,6 @@ class Join:
     def run(self, worker, report):
         return write_shard(self.path, self.staged, self.pieces, self.tokens,
                            token_dtype(worker.tokenizer.vocab_size), worker.lengths)
-
-
-def tokenized(documents, worker, path, rows, in_pieces, report):
-    """Yields a Batch for each bounded number of (text, begins) pairs. Calls report(Advance) after each batch.
-
-    A text on which the tokenizer fails, or for which it gives a special token, is left out, counted in `rows` by its
-    reason and named by report(Note).
-    """
-    tokenizer = worker.tokenizer
-    dtype = token_dtype(tokenizer.vocab_size)
-    delimiter = np.array([tokenizer.delimiter], dtype)
-    texts, begins, chars = [], [], 0
-    done = Advance(0, 0, 0)
-    number = 0  # of the last text
-
-    def leave_out(position, text, reason, why):
-        rows[reason] += 1
-        if not in_pieces:
-            rows["good"] -= 1
-        ordinal = number - len(texts) + position + 1
-        report(Note(f"{path}: left out text {ordinal:,} of a unit, {text[:40]!r}: {why}"))
-
-    def encode_batch():
-        nonlocal done
-        pieces, sizes, sources, kept, kept_begins = [], [], [], [], []
-        begun = 0
-        for position, (text, begin, ids) in enumerate(zip(texts, begins, encode_each(tokenizer, texts))):
-            if isinstance(ids, str):
-                leave_out(position, text, "not tokenized", ids)
-            elif ids.size and worker.special[ids].any():
-                token = int(ids[worker.special[ids]][0])
-                leave_out(position, text, "special token", f"its tokens contain the special token {token}")
-                ids = None
-            if ids is None or isinstance(ids, str):
-                if not (in_pieces and begin):
-                    continue
-                text, ids = "", delimiter[:0]
-            size = len(ids) + begin
-            if begin:
-                pieces.append(delimiter)
-            pieces.append(ids)
-            source = text.encode()
-            kept.append(SEPARATOR + source if begin else source)
-            sizes.append(size)
-            kept_begins.append(begin)
-            sources.append(len(source))
-            begun += begin
-        array = np.concatenate(pieces, dtype=dtype, casting="unsafe") if pieces else delimiter[:0]
-        ends = np.cumsum(sizes, dtype=np.int64)
-        starts = [end - max(size - begin, begin and 1) for end, size, begin in zip(ends, sizes, kept_begins)]
-        corrections = corrections_of(worker.lengths(array, None), np.array(starts, np.int64), ends,
-                                     np.array(sources, np.int64))
-        done = Advance(done.chars + chars, done.tokens + array.size, done.documents + begun)
-        report(done)
-        return Batch(array, begun, corrections, b"".join(kept))
-
-    for text, begin in documents:
-        texts.append(text)
-        begins.append(begin)
-        chars += len(text)
-        number += 1
-        if chars >= BATCH_CHARS or len(texts) == BATCH_DOCUMENTS:
-            yield encode_batch()
-            texts, begins, chars = [], [], 0
-    if texts:
-        yield encode_batch()
-
-
-def encode_each(tokenizer, texts):
-    """Returns for each text its tokens as an array or, if the tokenizer's library fails on it, the reason."""
-    try:
-        return [np.asarray(ids) for ids in tokenizer.encode(texts)]
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # the libraries' panics are no Exception
-        if len(texts) > 1:
-            return [encode_each(tokenizer, [text])[0] for text in texts]
-        lines = texts[0].encode().splitlines(keepends=True)
-        pieces = list(cut_texts(lines, CUT_BYTES)) if tokenizer.cuttable else texts
-        if len(pieces) == 1:
-            return [f"the tokenizer fails on it ({first_line(error)})"]
-    found = encode_each(tokenizer, pieces)
-    why = next((ids for ids in found if isinstance(ids, str)), None)
-    return [why or np.concatenate(found)]
 
 
 class Worker:

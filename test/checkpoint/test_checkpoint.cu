@@ -28,6 +28,7 @@
 
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
+#include "test/support/whole_params.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -36,7 +37,7 @@ namespace fs = std::filesystem;
 namespace {
 
 DecoderConfig small_config(bool llama, int L = 2) {
-    DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
+    DecoderConfig c = llama ? llama_family().config("tiny") : gpt2_family().config("tiny");
     c.L = L, c.C = 8, c.NH = c.NKV = 2;
     c.F = 13, c.V = 11, c.max_T = 4;  // F is stored with padding
     return c;
@@ -61,7 +62,7 @@ struct Trained {
     void fill(uint64_t seed) {
         for (int i = 0; i < model->table().count(); ++i)
             put(model->params().master(i), model->table()[i].size(), seed++);
-        model->params().sync_work(ctx.stream);
+        round_masters(model->params(), ctx.stream);
         for (const StateTensor& t : optimizer->state()) put(t.data, int64_t{t.rows} * t.cols, seed++);
     }
     // Sets the padding to 0, as training leaves it.
@@ -77,7 +78,7 @@ struct Trained {
             upload(model->params().master(i), values.data(), row.size(), ctx.stream);
             ctx.stream.synchronize();
         }
-        model->params().sync_work(ctx.stream);
+        round_masters(model->params(), ctx.stream);
     }
     void put(float* to, int64_t n, uint64_t seed) {
         const std::vector<float> values = random_values<float>(n, seed);
@@ -232,7 +233,7 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
     }
 }
 
-TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint of an older version is complete") {
+TEST_CASE("checkpoint/checkpoint: each weight is stored once") {
     for (DType dtype : {DType::f32, DType::bf16}) {
         TempDir folder;
         FaultyFiles files;
@@ -240,32 +241,9 @@ TEST_CASE("checkpoint/checkpoint: each weight is stored once, and a checkpoint o
         saved.clear_padding();
         const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
         REQUIRE_FALSE(fs::exists(checkpoint + "/optimizer/master.safetensors"));
-        auto check = [&] {
-            Trained loaded(1000, Method::teon, false, dtype);
-            read_tensors(checkpoint, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
-            REQUIRE(same_bits(loaded.bits(), saved.bits()));
-        };
-        check();
-        // Versions before 0.2 wrote the masters a second time, as stored, and resumed from that file alone.
-        std::vector<TensorData> tensors;
-        std::vector<float> masters = saved.bits();
-        const float* at = masters.data();
-        for (const ParamRow& row : saved.model->table().rows()) {
-            tensors.push_back({row.name, "F32", {row.rows, row.cols}, at});
-            at += row.size();
-        }
-        std::string bytes = safetensors_header(tensors, {{"format", "pt"}});
-        bytes.append(reinterpret_cast<const char*>(masters.data()), static_cast<size_t>(at - masters.data()) * 4);
-        write_file(checkpoint + "/optimizer/master.safetensors", bytes);
-        fs::rename(checkpoint + "/model.safetensors", folder / "model.safetensors");
-        check();
-        // A parameter that is missing in that file is read from the model, even if the number of tensors is right.
-        const std::string name = "\"" + tensors[3].name + "\"";
-        bytes[bytes.find(name) + 1] = '?';
-        write_file(checkpoint + "/optimizer/master.safetensors", bytes);
-        REQUIRE(contains(error_of(check), "model.safetensors"));
-        fs::rename(folder / "model.safetensors", checkpoint + "/model.safetensors");
-        check();
+        Trained loaded(1000, Method::teon, false, dtype);
+        read_tensors(checkpoint, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+        REQUIRE(same_bits(loaded.bits(), saved.bits()));
     }
 }
 

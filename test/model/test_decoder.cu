@@ -11,6 +11,7 @@
 #include "test/support/catch.h"
 #include "test/support/model_runner.h"
 #include "test/support/needs_fp8.h"
+#include "test/support/whole_params.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -421,7 +422,7 @@ TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
             // The gradients of all rows, without the gaps between them.
             auto gradients_after = [&](float before, bool accumulate) {
                 const std::vector<float> all(static_cast<size_t>(r.model->table().size()), before);
-                upload(r.model->params().grad_all(), all.data(), std::ssize(all), r.context.stream);
+                upload(gradients_of(r.model->params()), all.data(), std::ssize(all), r.context.stream);
                 r.context.stream.synchronize();
                 r.loss(batch, true, 1.0f, accumulate);
                 const std::vector<float> gradients = r.gradients();
@@ -565,27 +566,27 @@ TEST_CASE("model/decoder: presets have the parameter counts of their papers") {
         c.max_T = max_T;
         return decoder_params(c).logical_size();
     };
-    REQUIRE(count(gpt2_config("small"), 1024) == 124439808);
-    REQUIRE(count(gpt2_config("base"), 1024) == 354823168);
-    REQUIRE(count(gpt2_config("large"), 1024) == 774030080);
-    REQUIRE(std::llround(count(gpt2_config("small"), 8192) / 1e4) == 12994);
-    REQUIRE(std::llround(count(gpt2_config("base"), 8192) / 1e4) == 36216);
-    REQUIRE(std::llround(count(gpt2_config("large"), 8192) / 1e4) == 78321);
-    REQUIRE(count(qwen3_config("0.6b"), 1024) == 596049920);
-    REQUIRE(count(olmo2_config("1b"), 1024) == 1484916736);
-    REQUIRE(count(olmo2_config("7b"), 1024) == 7298617344);
-    REQUIRE(std::llround(count(llama_config("60m"), 1024) / 1e4) == 5807);
-    REQUIRE(std::llround(count(llama_config("130m"), 1024) / 1e4) == 13411);
-    REQUIRE(std::llround(count(llama_config("350m"), 1024) / 1e4) == 36797);
-    REQUIRE(std::llround(count(llama_config("1b"), 1024) / 1e4) == 133908);
+    REQUIRE(count(gpt2_family().config("small"), 1024) == 124439808);
+    REQUIRE(count(gpt2_family().config("base"), 1024) == 354823168);
+    REQUIRE(count(gpt2_family().config("large"), 1024) == 774030080);
+    REQUIRE(std::llround(count(gpt2_family().config("small"), 8192) / 1e4) == 12994);
+    REQUIRE(std::llround(count(gpt2_family().config("base"), 8192) / 1e4) == 36216);
+    REQUIRE(std::llround(count(gpt2_family().config("large"), 8192) / 1e4) == 78321);
+    REQUIRE(count(qwen3_family().config("0.6b"), 1024) == 596049920);
+    REQUIRE(count(olmo2_family().config("1b"), 1024) == 1484916736);
+    REQUIRE(count(olmo2_family().config("7b"), 1024) == 7298617344);
+    REQUIRE(std::llround(count(llama_family().config("60m"), 1024) / 1e4) == 5807);
+    REQUIRE(std::llround(count(llama_family().config("130m"), 1024) / 1e4) == 13411);
+    REQUIRE(std::llround(count(llama_family().config("350m"), 1024) / 1e4) == 36797);
+    REQUIRE(std::llround(count(llama_family().config("1b"), 1024) / 1e4) == 133908);
 }
 
 TEST_CASE("model/decoder: FLOPs per token match the architecture") {
-    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("small"), 1024) / 1e6 - 798) < 1);
-    REQUIRE(std::abs(decoder_flops_per_token(gpt2_config("large"), 1024) / 1e6 - 4916) < 2);
-    REQUIRE(std::abs(decoder_flops_per_token(llama_config("1b"), 1024) / 1e6 - 7943) < 2);
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_family().config("small"), 1024) / 1e6 - 798) < 1);
+    REQUIRE(std::abs(decoder_flops_per_token(gpt2_family().config("large"), 1024) / 1e6 - 4916) < 2);
+    REQUIRE(std::abs(decoder_flops_per_token(llama_family().config("1b"), 1024) / 1e6 - 7943) < 2);
     // 6 x (16 layers of 4 x 2048^2 + 3 x 2048 x 8192, and the head's 100352 x 2048) + 6 x 16 x 2048 x 1024.
-    REQUIRE(std::abs(decoder_flops_per_token(olmo2_config("1b"), 1024) / 1e6 - 7877) < 1);
+    REQUIRE(std::abs(decoder_flops_per_token(olmo2_family().config("1b"), 1024) / 1e6 - 7877) < 1);
 }
 
 TEST_CASE("model/decoder: the model allocates the memory of its activation plan") {
@@ -608,7 +609,7 @@ TEST_CASE("model/decoder: the model allocates the memory of its activation plan"
 }
 
 TEST_CASE("model/decoder: each offloaded block reduces the device's memory by its saved tensors") {
-    const DecoderConfig c = llama_config("1b");
+    const DecoderConfig c = llama_family().config("1b");
     for (const Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
         DecoderRun run{4, 1024, DType::bf16};
         run.recompute = policy;
@@ -628,7 +629,7 @@ TEST_CASE("model/decoder: each offloaded block reduces the device's memory by it
 }
 
 TEST_CASE("model/decoder: each plan of recomputation needs at most the memory of the previous one") {
-    const DecoderConfig c = llama_config("1b");
+    const DecoderConfig c = llama_family().config("1b");
     DecoderRun run{4, 1024, DType::bf16};
     const std::vector<RecomputePlan> plans = recompute_plans(c.L);
     REQUIRE(plans.size() == 2u * c.L + 1);

@@ -124,7 +124,7 @@ TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in
 }
 
 TEST_CASE("model/family: keys that change no result are named; with another value, or of unknown meaning, refused") {
-    json j = written(llama_config("tiny"));
+    json j = written(llama_family().config("tiny"));
     std::vector<std::string> names;
     decoder_config(j, families(), "config.json", &names);
     REQUIRE(names.empty());
@@ -212,7 +212,7 @@ TEST_CASE("model/family: the model of another program names that program") {
 }
 
 TEST_CASE("model/family: all published forms of LLaMA's rotary base are read") {
-    json j = written(llama_config("tiny"));
+    json j = written(llama_family().config("tiny"));
     j.erase("rope_scaling");
     REQUIRE(read(j).rope_base == 10000.0f);
     j.erase("rope_theta");

@@ -91,7 +91,7 @@ TEST_CASE("model/fields: the model of --init-from does not decide the dropout of
 }
 
 TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exported with its default") {
-    DecoderConfig c = llama_config("tiny");
+    DecoderConfig c = llama_family().config("tiny");
     REQUIRE(hf_config(with_new_field(), c) == hf_config(llama_family(), c));
     c.scaled_residual_init = true;
     REQUIRE(message_of([&] { hf_config(with_new_field(), c); }).starts_with("--small-residuals true: cannot be saved"));
@@ -101,7 +101,7 @@ TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exp
     const json written = hf_config(with_new_key(), c);
     REQUIRE(written["small_residuals_hf"] == true);
     REQUIRE(decoder_config(written, {with_new_key()}, "config.json").scaled_residual_init);
-    c = gpt2_config("tiny");
+    c = gpt2_family().config("tiny");
     c.mlp_biases = false;
     REQUIRE(message_of([&] { hf_config(gpt2_family(), c); }).starts_with("mlp_biases false: cannot be saved"));
 }
@@ -109,7 +109,7 @@ TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exp
 TEST_CASE("model/fields: every row returns the value it is set to, and refuses other types by name") {
     for (const ModelField& f : model_fields()) {
         INFO(f.key);
-        DecoderConfig c = llama_config("tiny");
+        DecoderConfig c = llama_family().config("tiny");
         const json value = f.get(c);
         f.set(c, value, f.key);
         REQUIRE(f.get(c) == value);

@@ -5,6 +5,7 @@
 #include "optim/optimizer.h"
 #include "test/model/golden_model.h"
 #include "test/support/catch.h"
+#include "test/support/whole_params.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -89,7 +90,7 @@ void check_ten_steps(const std::string& name, DType dtype, const OptimizerOption
         const double ours = g.runner.loss(g.batch, true);
         REQUIRE(std::abs(ours - loss) <= loss_bound(name, dtype) * loss);
         reduce_sum(sums.data(), scratch.data(), g.runner.losses.data(), g.runner.N, false, ctx.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+        reduce_sum_squares(sums.data() + 1, scratch.data(), gradients_of(params), params.table().size(), false,
                            ctx.stream);
         step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, options.beta1, options.beta2,
                      ctx.stream);

@@ -10,6 +10,7 @@
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
 #include "test/support/needs_fp8.h"
+#include "test/support/whole_params.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -67,8 +68,8 @@ struct LinearRun {
         std::vector<float> masters(static_cast<size_t>(table.size()), 0.0f);
         std::copy(w.begin(), w.end(), masters.begin() + table[linear.weight].offset);
         std::copy(b.begin(), b.end(), masters.begin() + table[linear.bias].offset);
-        upload(params->master_all(), masters.data(), table.size(), context.stream);
-        params->sync_work(context.stream);
+        upload(masters_of(*params), masters.data(), table.size(), context.stream);
+        round_masters(*params, context.stream);
         pass(false);
         if (accumulate) pass(true);
     }

@@ -12,7 +12,7 @@ using namespace teon::test;
 static double wavelength(double frequency) { return 2.0 * M_PI / frequency; }
 
 TEST_CASE("model/rotary_frequencies: unscaled, and divided by a factor") {
-    DecoderConfig c = llama_config("tiny");
+    DecoderConfig c = llama_family().config("tiny");
     c.head_size = 8;
     const std::vector<float> plain = rotary_frequencies(c);
     REQUIRE(plain == std::vector<float>{1.0f, 0.1f, 0.01f, 0.001f});
@@ -23,7 +23,7 @@ TEST_CASE("model/rotary_frequencies: unscaled, and divided by a factor") {
 }
 
 TEST_CASE("model/rotary_frequencies: Llama 3.1's scaling keeps short waves, divides long ones and mixes between") {
-    DecoderConfig c = llama_config("tiny");
+    DecoderConfig c = llama_family().config("tiny");
     c.head_size = 128;
     c.rope_base = 5e5f;
     const std::vector<float> plain = rotary_frequencies(c);

@@ -8,6 +8,7 @@
 #include "optim/optimizer.h"
 #include "test/support/compare.h"
 #include "test/support/os_threads.h"
+#include "test/support/whole_params.h"
 
 namespace teon::test {
 
@@ -31,7 +32,7 @@ struct Run {
         : params(table, dtype, context.stream), optimizer(params, options, context) {
         for (int row = 0; row < table.count(); row++)
             set(params.master(row), random_values<float>(table[row].size(), 100 + row, 0.2));
-        params.sync_work(context.stream);
+        round_masters(params, context.stream);
     }
     void set(float* at, const std::vector<float>& values) {
         upload(at, values.data(), std::ssize(values), context.stream);
@@ -65,7 +66,7 @@ struct Run {
     }
     void zero_padding_of_masters() {
         for (int row = 0; row < table().count(); row++) zero_padding(params.master(row), row);
-        params.sync_work(context.stream);
+        round_masters(params, context.stream);
     }
     template <typename F>
     void for_padding(int row, F f) const {
@@ -84,7 +85,7 @@ struct Run {
         return right;
     }
     std::vector<float> weights(int row) { return fetch(params.master(row), table()[row].size(), context); }
-    std::vector<float> all() { return fetch(params.master_all(), table().size(), context); }
+    std::vector<float> all() { return fetch(masters_of(params), table().size(), context); }
     std::string state_bytes() {
         std::string bytes;
         for (const StateTensor& t : optimizer.state())

@@ -2,7 +2,7 @@
 """Interrupts and damages training runs for a given time and prints a table of tries and failures (`make soak`).
 
     MINUTES=3 make soak
-    python3 test/programs/soak.py --minutes 30 --fuzz build/cpu-asan/tests --markdown docs/soak.md
+    python3 test/programs/soak.py --minutes 30 --fuzz build/cpu-asan/tests --markdown docs/checkpoints.md
 
 Each part repeats its attack at other moments and with other inputs until its share of the time is over. One part per
 core runs at a time. A try fails if it does not end as docs/checkpoints.md promises: with the bits of an undisturbed

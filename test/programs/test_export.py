@@ -10,6 +10,7 @@ import shutil
 import sys
 
 from testing import ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
+from tokenizer_kinds import WORDS, hard_texts, kinds, save
 
 BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
 BEFORE = ROOT / "build" / "transformers_before"  # the version of transformers before the installed one
@@ -182,50 +183,30 @@ class ExportTest(RunCase):
         sources = {"trained BPE": ("train:400", None, None, corpus)}
         if BPE.is_dir() and not missing("tiktoken"):
             sources["GPT-2's"] = ("gpt2", str(BPE), None, None)
-        unigram = tokenizers.Tokenizer(tokenizers.models.Unigram())
-        unigram.normalizer = tokenizers.normalizers.NFKC()
-        unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-        unigram.decoder = tokenizers.decoders.Metaspace()
-        unigram.train_from_iterator(corpus, tokenizers.trainers.UnigramTrainer(
-            vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
-        folder = self.folder / "unigram"
-        folder.mkdir()
-        unigram.save(str(folder / "tokenizer.json"))
-        # As T5's or LLaMA's folders name a class that would build another tokenizer from these pieces.
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer",
-                                                                  "bos_token": "<s>", "eos_token": "</s>"}))
-        sources["Unigram tokenizer.json"] = (str(folder), None, None, None)
         if missing("sentencepiece"):
             return sources
-        import sentencepiece
-
-        lines = [line for text in corpus for line in text.splitlines() if line.strip()]
-        for kind in ("unigram", "bpe", "char", "word"):
-            for name, options in (("", {}), (" with bytes", {"byte_fallback": True})):
-                if name and kind in ("char", "word"):
-                    continue
-                prefix = str(self.folder / f"{kind}{name}")
-                sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=iter(lines), model_prefix=prefix, vocab_size=500, model_type=kind,
-                    hard_vocab_limit=False, minloglevel=2, **options)
-                sources[f"SentencePiece {kind}{name}"] = (f"{prefix}.model", None, None, None)
+        for kind, make in kinds().items():
+            path, _ = save(make(), self.folder / kind)
+            sources[kind] = (str(path), None, None, None)
+        # As T5's or LLaMA's folders name a class that would build another tokenizer from these pieces.
+        (self.folder / "T5" / "tokenizer_config.json").write_text(json.dumps(
+            {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}))
         return sources
 
     def test_exported_tokenizers_give_the_tokens_of_the_data(self):
-        """With the transformers installed and with version 4, for 200 texts."""
+        """With the transformers installed and with version 4. No text spells a special token: transformers makes the
+        token of it, data do not."""
         from teon_data import tokenizer
 
-        draw = random.Random(1)
-        words = ["the", "cat", "sat\n", "naïve", "数据", "🙂", "42", "  ", " ", "def f(x):\n    return x", "\t",
-                 "½", "zqxj"]
-        texts = ["", " ", *(" ".join(draw.choices(words, k=draw.choice([1, 2, 5, 40]))) for _ in range(198))]
+        texts = ["", " ", *hard_texts(words=[word for word in WORDS if not word.startswith(("<", "["))])]
         (self.folder / "texts.json").write_text(json.dumps(texts))
         expected = {}
         for kind, arguments in self.tokenizer_sources().items():
             data = self.folder / f"{kind} data"
             data.mkdir()
             made = tokenizer.create(str(data / "tokenizer"), *arguments)
-            write_shards(data, [i % made["vocab_size"] for i in range(3000)], self.val)
+            write_shards(data, [i % made["vocab_size"] for i in range(3000)],
+                         [token % made["vocab_size"] for token in self.val])
             (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
             folder, _ = self.train("train_llama", f"{kind} run", "--data", data, "--vocab-size", made["vocab_size"],
                                    steps=1)

@@ -125,35 +125,6 @@ class Failures(RunCase):
             self.limit_address_space(dice.randrange(100, 700), f"space-random-{i}")
             self.misuse_streams(dice)
 
-    def test_a_limit_of_file_sizes_is_reported_and_costs_only_what_it_forbids(self):
-        """The signal of the limit has its default action here, which ends a program without a message."""
-        self.train("whole", "--checkpoint-every", 4)
-        sizes = sorted(path.stat().st_size for path in self.checkpoint("whole", 4).rglob("*.safetensors"))
-        logs = (self.folder / "whole" / "config.json").stat().st_size
-        for limit in sorted({1, logs // 1024, sizes[0] // 1024 - 1, sizes[-1] // 1024 - 1}):
-            with self.subTest(limit=limit):
-                out = f"limited-{limit}"
-                result = self.shell(self.command(out, "--checkpoint-every", 4), "", before=f"ulimit -f {limit}; ",
-                                    expect=1)
-                self.assertRegex(result.stderr.splitlines()[-1], r"train_gpt2: error: .*cannot.*: File too large")
-        self.train("kept", "--checkpoint-every", 4, steps=4)
-        self.shell(self.command("kept", "--checkpoint-every", 4, "--resume", steps=4), "")
-        before = {path.name: path.read_bytes() for path in self.checkpoint("kept", 4).iterdir() if path.is_file()}
-        self.train("kept", "--resume", "--schedule", "constant", "--steps", 8, expect=2)
-        self.assertEqual(before, {path.name: path.read_bytes()
-                                  for path in self.checkpoint("kept", 4).iterdir() if path.is_file()})
-
-    def test_the_last_checkpoint_is_whole_after_the_limit_of_file_sizes_ended_the_run(self):
-        flags = ["--schedule", "constant", "--checkpoint-every", 4]
-        self.train("constant", *flags, steps=4)
-        result = self.shell(self.command("constant", *flags, "--resume", steps=12), "", before="ulimit -f 8; ",
-                            expect=1)
-        self.assertRegex(result.stderr.splitlines()[-1], "error: .*: File too large")
-        self.assertEqual(self.checkpoints("constant"), ["step_00000004"])
-        self.train("constant", *flags, "--resume", steps=12)
-        self.train("other", *flags, steps=12)
-        self.assert_same_checkpoint("constant", "other", 12)
-
     def test_a_log_and_standard_error_on_the_same_full_disk_end_with_status_1(self):
         result = self.shell(self.command("same-disk", steps=400), "2>/dev/full", before="ulimit -f 40; ", expect=1)
         self.assertEqual(result.stderr, "")

@@ -46,7 +46,8 @@ else:
 
 def environment(**more):
     """Returns an environment without variables of this test's own launcher. Ranks share few cores: one thread each."""
-    theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG")
+    theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG",
+              "NCCL_COMM_ID")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
     return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
@@ -260,6 +261,15 @@ class SameResult(Ranks):
         self.assertIn("step 10/10", (self.folder / "two" / "rank1.log").read_text())
         self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()),
                          len(self.metrics("two")))
+
+
+    def test_ranks_without_out_use_the_folder_that_rank_0_names(self):
+        command = self.command("unused", steps=2)
+        at = command.index("--out")
+        self.call(*self.ranks(2, command[:at] + command[at + 2:]), timeout=120, env=environment(),
+                  preexec_fn=lambda: os.chdir(self.folder))
+        [run] = (self.folder / "runs").iterdir()
+        self.assertTrue((run / "step_00000002" / "manifest.json").exists())
 
 
 class Sharding(Ranks):
@@ -610,7 +620,7 @@ class Failures(Ranks):
             with self.subTest(rank=rank):
                 late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
                 process = self.launch(self.ranks(3, late))
-                self.expect([process], "meeting the other ranks: waited 1 s|did not arrive|did not meet rank 0")
+                self.expect([process], "meeting the other ranks: waited 1 s|starting NCCL at .*: waited 1 s")
 
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         process, ids = self.running("term")

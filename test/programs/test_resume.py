@@ -127,24 +127,57 @@ class ResumeTest(RunCase):
         self.assertRegex(result.stderr, r"^train_gpt2: error: the momentum of \S+q\S* .* is not finite.*\n$")
         self.assertEqual(self.checkpoints("a"), ["step_00000002"])
 
+    @needs("xxhash")
+    def test_a_mixture_of_an_older_version_continues_in_its_order(self):
+        rng = random.Random(2)
+        for name, count in (("a", 1000), ("b", 3000)):
+            write_shards(self.folder / name, *([rng.randrange(64) for _ in range(n)] for n in (count, 200)))
+        flags = ["--checkpoint-every", 10, "--val-data", self.data]
+        how = {"data": f"{self.folder / 'a'}:1,{self.folder / 'b'}:1", "steps": 40}
+        note = "keeps its order of the mixture"
+        self.assertNotIn(note, self.train("new", *flags, **how).stdout)
+        whole = self.metrics("new", "step")
+
+        def cut(run, in_turn):
+            for step in (20, 30, 40):
+                shutil.rmtree(self.checkpoint(run, step))
+            state = read_json(self.checkpoint(run, 10) / "trainer.json")
+            self.assertIs(state["run"]["data"].pop("mixture_in_turn"), True)
+            if in_turn:
+                state["run"]["data"]["mixture_in_turn"] = True
+            write_as_if_saved(self.checkpoint(run, 10), "trainer.json", json.dumps(state).encode())
+
+        cut("new", True)
+        self.assertNotIn(note, self.train("new", *flags, "--resume", **how).stdout)
+        self.assertEqual([m["loss"] for m in self.metrics("new", "step")], [m["loss"] for m in whole])
+        cut("new", False)  # as version 0.2 wrote it
+        self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))
+        older = [m["loss"] for m in self.metrics("new", "step")]
+        self.assertEqual(older[:10], [m["loss"] for m in whole[:10]])
+        self.assertNotEqual(older[10:], [m["loss"] for m in whole[10:]])
+        for step in (30, 40):
+            shutil.rmtree(self.checkpoint("new", step))
+        self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))  # later ones, too
+        self.assertEqual([m["loss"] for m in self.metrics("new", "step")], older)
+
     def test_resuming_removes_checkpoints_that_a_killed_run_should_have_removed(self):
         self.train("a", "--checkpoint-every", 10)
         self.assertEqual(len(self.checkpoints("a")), 4)
         self.train("a", "--checkpoint-every", 10, "--keep-last", 2, "--resume")  # no further save
         self.assertEqual(self.checkpoints("a"), ["step_00000030", "step_00000040"])
 
-    def test_a_flipped_step_in_the_log_costs_only_that_line(self):
+    def test_a_damaged_log_is_refused_and_may_be_moved_away(self):
         self.train("a", "--checkpoint-every", 30)
-        log, checkpoint = self.folder / "a" / "metrics.jsonl", self.checkpoint("a", 40)
-        shutil.rmtree(checkpoint)
-        text = log.read_text()
-        log.write_text(text.replace('"step":13,', '"step":93,'))
-        result = self.train("a", "--checkpoint-every", 30, "--resume")
-        self.assertIn("log_damaged: 1 of its lines cannot be read, the first is line 13", result.stdout)
-        steps = [m["step"] for m in self.metrics("a", "step")]
-        self.assertEqual(steps, [step for step in range(1, 41) if step != 13])
-        self.assertEqual((self.folder / "a" / "metrics.jsonl.damaged-30").read_text(),
-                         text.replace('"step":13,', '"step":93,'))
+        shutil.rmtree(self.checkpoint("a", 40))
+        log = self.folder / "a" / "metrics.jsonl"
+        damaged = log.read_text().replace('"step":13,', '"step":93,')
+        log.write_text(damaged)
+        error = self.refused("a", "--checkpoint-every", 30, "--resume", expect=1)
+        self.assertIn(f"{log}: is damaged: its first ", error)
+        self.assertEqual(log.read_text(), damaged)
+        log.unlink()
+        self.train("a", "--checkpoint-every", 30, "--resume")
+        self.assertEqual([m["step"] for m in self.metrics("a", "step")], list(range(31, 41)))
 
     def test_lines_that_a_resume_cuts_from_the_log_are_kept(self):
         self.train("a", "--checkpoint-every", 30)
@@ -592,23 +625,6 @@ class ResumeTest(RunCase):
         shard.write_bytes(original)
         self.train("run", "--resume", steps=MANY)
         self.assert_same_run("whole", "run", MANY)
-
-    def test_a_damaged_line_of_the_log_is_reported_and_costs_only_that_line(self):
-        flags = ["--checkpoint-every", 10]
-        self.train("whole", *flags)
-        self.train("run", *flags)
-        log = self.folder / "run" / "metrics.jsonl"
-        lines = log.read_text().splitlines(keepends=True)
-        damaged = "".join([*lines[:4], lines[4][:20] + "\0\0\n", *lines[5:]])
-        log.write_text(damaged)
-        shutil.rmtree(self.checkpoint("run", 40))
-        result = self.train("run", *flags, "--resume")
-        self.assertIn("1 of its lines cannot be read, the first is line 5", result.stdout)
-        self.assertEqual((self.folder / "run" / "metrics.jsonl.damaged-30").read_text(), damaged)
-        [event] = self.events("run", "log_damaged")
-        self.assertIn("metrics.jsonl.damaged-30", event["reason"])
-        expected = [m for m in self.trained("whole") if m["step"] != 5]
-        self.assertEqual(self.trained("run"), expected)
 
     def test_a_log_that_cannot_be_written_ends_the_run_with_an_error_and_without_a_checkpoint(self):
         """Imitates a disk that is full for the log alone, by a file size limit whose signal is ignored."""

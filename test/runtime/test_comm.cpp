@@ -16,6 +16,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
+#include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/ranks.h"
 #include "train/reducer.h"
@@ -214,7 +215,7 @@ TEST_CASE("runtime/comm: a type that ranks cannot exchange is refused, and the n
 namespace {
 
 DecoderConfig tiny() {
-    DecoderConfig c = gpt2_config("tiny");
+    DecoderConfig c = gpt2_family().config("tiny");
     c.L = 2, c.C = 16, c.NH = c.NKV = 2, c.F = 32, c.V = 29, c.max_T = 8;
     return c;
 }
@@ -243,12 +244,12 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
                     sum[i] += value;
                     if (r == ctx.comm->rank()) own[i] = value;
                 }
-        upload(params.grad_all(), own.data(), n, ctx.stream);
+        upload(gradients_of(params), own.data(), n, ctx.stream);
         Reducer reducer(params, ownership, ctx, exchanged, bucket_bytes);
         for (int layer : {1, 0, -1}) reducer.ready(layer);
         reducer.finish();
         std::vector<float> result(n);
-        download(result.data(), params.grad_all(), n, ctx.stream);
+        download(result.data(), gradients_of(params), n, ctx.stream);
         for (const Part& part : ownership.all())
             for (int64_t i = part.offset; i < part.offset + part.size; ++i)
                 if (part.root == ctx.comm->rank()) REQUIRE(result[i] == sum[i]);
@@ -303,7 +304,7 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         Trainer trainer(*model, optimizer, loader, o, ctx);
         auto weights = [&] {
             std::vector<float> w(params.table().size());
-            download(w.data(), params.master_all(), params.table().size(), ctx.stream);
+            download(w.data(), masters_of(params), params.table().size(), ctx.stream);
             return w;
         };
         // Damages a weight in the last rank's copy that another rank owns. The owner's broadcast repairs it.
@@ -312,7 +313,7 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         const std::vector<float> before = weights();
         const float nan = NAN;
         const int64_t sent_before = ctx.comm->bytes_sent();
-        if (ctx.comm->rank() == last) upload(params.master_all() + foreign.offset, &nan, 1, ctx.stream);
+        if (ctx.comm->rank() == last) upload(masters_of(params) + foreign.offset, &nan, 1, ctx.stream);
         trainer.step();
         StepMetrics m = *trainer.finish();
         REQUIRE(m.skip == kSkipNonfinite);

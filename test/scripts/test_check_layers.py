@@ -59,6 +59,8 @@ class CheckLayers(unittest.TestCase):
              "cpu/b.cpp:2: an include cycle: cpu/a -> cpu/b -> cpu/a"),
             ({"cpu/a.h": "\nint f(int x,\n      int y);\n", "cpu/b.cpp": "int f(int x, int y) {\n}\n"},
              "cpu/a.h:2: declares f(), which cpu/b.cpp defines"),
+            ({"base/text.cpp": '#include <fmt/format.h>\n\nauto a = fmt::join(b, ", ");\n'},
+             "base/text.cpp:3: fmt::join without <fmt/ranges.h>"),
             ({"scripts/a.sh": f"\n# {wide[2:]}\n"}, "scripts/a.sh:2: 121 columns; at most 120"),
         ]:
             with self.subTest(fault=fault):

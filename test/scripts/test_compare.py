@@ -1,4 +1,4 @@
-"""scripts/compare.py and scripts/significance.py:  scripts/run_tests.py test/scripts/test_compare.py"""
+"""scripts/compare.py and scripts/experiments/significance.py:  scripts/run_tests.py test/scripts/test_compare.py"""
 
 import json
 import math
@@ -7,21 +7,9 @@ import re
 import shutil
 from unittest import mock
 
-import compare
-import compared_groups
-import compared_runs
-import pictures
-import significance
-from testing import (
-    RUN_STEPS,
-    Case,
-    change_json,
-    needs,
-    read_json,
-    write_run,
-    write_shard,
-    write_tokenizer,
-)
+from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run, write_shard, write_tokenizer
+
+from experiments import figures, groups, runs, significance, tables
 
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
@@ -89,12 +77,12 @@ class CompareTest(Case):
         self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
 
     def test_steps_tokens_and_time_to_a_target(self):
-        run = compared_runs.read_run(write_run(self.folder / "a"))
-        step, tokens, seconds = compared_groups.reach(run, 2.75)
+        run = runs.read_run(write_run(self.folder / "a"))
+        step, tokens, seconds = groups.reach(run, 2.75)
         self.assertAlmostEqual(step, 12.5)
         self.assertAlmostEqual(tokens, 1250)
         self.assertAlmostEqual(seconds, 0.125)
-        self.assertIsNone(compared_groups.reach(run, 1.0))
+        self.assertIsNone(groups.reach(run, 1.0))
 
     def rows(self, *arguments, status=0):
         """Returns (cells of the header, cells of the rows, notes, standard error)."""
@@ -128,24 +116,17 @@ class CompareTest(Case):
         self.assertIn("channels=96", labels[3])
         self.assertNotIn("lr", " ".join(labels))
 
-    def test_mixtures_of_older_builds_differ_by_their_weights(self):
-        for name, data in (("a", "A:0.9,B:0.1"), ("b", "A:0.1,B:0.9")):
-            write_run(self.folder / name)
-            path = self.folder / name / "config.json"
-            change_json(path, options=read_json(path)["options"] | {"data": data})
-        self.assertEqual([row[1] for row in self.rows(self.folder)[1]], ["1", "1"])
-
     def test_a_run_without_an_option_of_later_versions_had_its_default(self):
         for seed, options in enumerate(({}, {"grad-comm-dtype": "float"}, {"grad-comm-dtype": "bf16"})):
             write_run(self.folder / str(seed), "teon", seed, **options)
         rows = [row[:2] for row in self.rows(self.folder)[1]]
         self.assertEqual(rows, [["teon grad-comm-dtype=float", "2"], ["teon grad-comm-dtype=bf16", "1"]])
 
-    def test_older_and_newer_runs_share_a_table(self):
-        write_run(self.folder / "old")
-        write_new_run(self.folder / "new", val="x")
+    def test_a_run_of_a_version_before_0_2_is_named_and_omitted(self):
+        write_run(self.folder / "new")
+        write_run(self.folder / "old", config={"experiment": None})
         _, rows, _, errors = self.rows(self.folder / "old", self.folder / "new", status=1)
-        self.assertIn("validated on other data", errors)  # the older run does not record its shards' content
+        self.assertRegex(errors, "left out: .*/old: does not record its experiment, as versions before 0.2 did not; ")
         self.assertEqual(len(rows), 1)
 
     def test_runs_with_different_tokenizers_are_compared_by_bits_per_byte(self):
@@ -269,6 +250,16 @@ class CompareTest(Case):
         self.assertEqual(labels, [f"adamw note={'x' * 19}...{'x' * 18} channels=64",
                                   f"adamw note={'y' * 19}...{'y' * 18} channels=128"])
 
+    def test_runs_whose_bytes_are_not_the_texts_are_marked(self):
+        for name, tokenizer, bytes_of in (("a", "t1", "source"), ("b", "t2", "tokens"), ("c", "t2", None)):
+            folder = write_new_run(self.folder / name, bits=2.1, tokenizer=tokenizer, val=name, text="same")
+            path = folder / "config.json"
+            data = read_json(path)["data"]
+            change_json(path, data=data | ({"val_bytes_of": bytes_of} if bytes_of else {}))
+        result = self.compare(*(self.folder / name for name in "abc"))
+        marked = re.findall(r"(\w+): its bytes are those that the tokens spell", result.stdout)
+        self.assertEqual(marked, ["b", "c"])
+
     def test_a_run_without_bits_per_byte_is_omitted_if_they_are_compared(self):
         write_new_run(self.folder / "a", bits=2.1)
         write_new_run(self.folder / "b", seed=2)
@@ -278,17 +269,14 @@ class CompareTest(Case):
         self.assertRegex(errors, "left out: .*/b: was not evaluated in bits per byte, .* tokenizers differ")
 
     def test_null_for_optional_fields(self):
-        for number, keys in enumerate((["experiment"], ["seed", "changes", "model", "storage"],
-                                       ["experiment", "model", "storage"])):
-            path = write_new_run(self.folder / str(number)) / "config.json"
-            config = read_json(path)
-            config["experiment"] |= dict.fromkeys(("options", "model", "data"))
-            path.write_text(json.dumps(config | dict.fromkeys(keys)))
-            self.assertEqual(compared_groups.label_of(compared_runs.read_run(path.parent), []), "adamw")
+        path = write_new_run(self.folder / "a") / "config.json"
+        experiment = read_json(path)["experiment"] | dict.fromkeys(("options", "model", "data"))
+        change_json(path, experiment=experiment, **dict.fromkeys(["seed", "changes", "model", "storage"]))
+        self.assertEqual(groups.label_of(runs.read_run(path.parent), []), "adamw")
 
     def test_changes_in_a_resumed_run_are_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
-        run = compared_runs.read_run(write_new_run(self.folder / "a", changes=[change]))
+        run = runs.read_run(write_new_run(self.folder / "a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
         self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
 
@@ -364,9 +352,9 @@ class CompareTest(Case):
             self.assertAlmostEqual(found, p) if p else self.assertTrue(math.isnan(found))
 
     def test_an_optimizer_has_its_colour(self):
-        known = pictures.COLORS
+        known = figures.COLORS
         for names in (["adamw", "muon", "teon"], ["teon", "muon lr=1", "muon"]):
-            colors = pictures.colors_of(names, known)
+            colors = figures.colors_of(names, known)
             self.assertEqual(len(set(colors.values())), 3)
             self.assertEqual((colors["muon"], colors["teon"]), (known["muon"], known["teon"]))
 
@@ -410,9 +398,9 @@ class CompareTest(Case):
         self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "over 1e304"))
 
     def test_numbers_of_diverged_runs(self):
-        self.assertEqual(compare.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
-        self.assertEqual(compare.mean_spread([compared_runs.perplexity(3e38)], 3), "over 1e304")
-        self.assertEqual(compare.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
+        self.assertEqual(tables.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
+        self.assertEqual(tables.mean_spread([runs.perplexity(3e38)], 3), "over 1e304")
+        self.assertEqual(tables.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
 
     def test_wrong_calls_are_named(self):
         run = write_run(self.folder / "a")
@@ -423,26 +411,26 @@ class CompareTest(Case):
 
     def test_a_wide_table_is_printed_in_parts(self):
         header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
-        text = compare.as_text(header, rows)
+        text = tables.as_text(header, rows)
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(re.findall(r"column \d+", text), header[1:])
         self.assertEqual([line.split()[0] for line in text.splitlines() if line], ["run", "a"] * 3)
-        self.assertEqual(compare.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
+        self.assertEqual(tables.as_text(["a", "b"], [["x" * 200, "y"]]).count("\n"), 1)
         with mock.patch.dict(os.environ, COLUMNS="80"):
-            self.assertLessEqual(max(map(len, compare.as_text(header, rows).splitlines())), 80)
+            self.assertLessEqual(max(map(len, tables.as_text(header, rows).splitlines())), 80)
 
     @needs("matplotlib")
     def test_the_last_point_and_points_above_the_figure_are_marked(self):
         import matplotlib.figure
         for count in (1, 2, 12, 13, 100, 1001):
-            at = pictures.marked(count)
+            at = figures.marked(count)
             self.assertEqual((at[0], at[-1]), (0, count - 1))
             self.assertLessEqual(len(at), 14)
-        self.assertEqual(pictures.marked(0), [])
+        self.assertEqual(figures.marked(0), [])
         axis = matplotlib.figure.Figure().subplots()
         axis.plot([1, 2, 3, 4], [9, 5, 2, 1], color="red")
         axis.set_ylim(0, 4)
-        pictures.mark_cut_off(axis)
+        figures.mark_cut_off(axis)
         (triangles,) = axis.lines[1:]
         self.assertEqual((list(triangles.get_xdata()), list(triangles.get_ydata())), ([1, 2], [4, 4]))
         self.assertEqual((triangles.get_marker(), triangles.get_color()), ("^", "red"))
@@ -457,18 +445,17 @@ class CompareTest(Case):
     @needs("matplotlib")
     def test_a_curve_is_the_mean_over_seeds_with_a_band(self):
         self.write_sweep(seeds=(1, 3))
-        groups = compared_groups.group_runs(compared_runs.read_runs([str(self.folder / "s")])[0])
-        figures = []
-        with mock.patch("pictures.save_figure", lambda figure, *_: figures.append(figure)):
-            plt = compare.pyplot()
-            pictures.plot_losses(groups, "", plt, "nats")
-            pictures.plot_rates(compared_groups.methods_of(groups), "", plt, False)
-        steps, seconds = figures[0].axes  # tokens are the upper scale of the first
+        rows = groups.group_runs(runs.read_runs([str(self.folder / "s")])[0])
+        shown = []
+        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
+            figures.plot_losses(rows, "", False)
+            figures.plot_rates(groups.methods_of(rows), "", False)
+        steps, seconds = shown[0].axes  # tokens are the upper scale of the first
         self.assertEqual(len([line for line in steps.lines if line.get_label()[0] != "_"]), 6)
         line = next(line for line in steps.lines if line.get_label().startswith("muon lr=0.02: "))
         self.assertEqual([round(y, 9) for y in line.get_ydata()], [4, 3, 2.9, 2.22])
         self.assertEqual(len(steps.collections), 6)  # bands
-        muon = next(line for line in figures[1].axes[0].lines if line.get_label().startswith("muon: best at 0.02"))
+        muon = next(line for line in shown[1].axes[0].lines if line.get_label().startswith("muon: best at 0.02"))
         self.assertEqual(list(muon.get_xdata()), [0.01, 0.02, 0.04])
         # Mean losses 2.52, 2.22, 2.32 against the best of all, 2.12: perplexities 49%, 10.5%, 22% higher.
         for found, loss in zip(muon.get_ydata(), (2.52, 2.22, 2.32)):
@@ -503,8 +490,8 @@ class EngineTest(Case):
         bytes_run = self.train("bytes", [], text)
         words_run = self.train("words", [b" the", b"other ", b"side"], text)
         other_run = self.train("changed", [b" the", b"other ", b"side"], b"x" + text[1:])
-        runs, faults = compared_runs.read_runs([bytes_run, words_run, other_run])
-        self.assertEqual([run.folder for run in runs], [bytes_run, words_run])
+        compared, faults = runs.read_runs([bytes_run, words_run, other_run])
+        self.assertEqual([run.folder for run in compared], [bytes_run, words_run])
         self.assertEqual([str(fault) for fault in faults], [
             f"{other_run}: has another tokenizer than {bytes_run}, and it was validated on other text than "
             f"{bytes_run}"])

@@ -1,14 +1,19 @@
 """Checks README and docs:  make test-docs
 
 Runs every command in them, with tiny sizes, in a folder that has the data and runs that they name. NOT_RUN lists the
-commands that cannot run here, with the reason; any other command must succeed. Links, paths, flags and make targets
-must exist.
+commands that cannot run here, with the reason; any other command must succeed. Goals of make that take seconds run;
+all others are planned with `make -n`, which fails if a goal, or a file that it needs, does not exist. Links, paths and
+flags must exist.
 """
 
+import os
 import re
 import shlex
+import shutil
 import struct
+import subprocess
 import sys
+import unittest
 
 from testing import (
     BUILD,
@@ -28,16 +33,13 @@ RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "m
            "timeout", "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")
 COMMAND = re.compile(rf"(\$ )?((?:[A-Z_]+=\S+ +)*(?:{'|'.join(RUNNERS)}).*)")
 
+BACKEND = "cuda" if BUILD.name.startswith("cuda") else "cpu"
 PROGRAMS = [*(path.stem for path in ROOT.glob("train_*.cu")), "generate"]
 NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/launch/local.py": "needs GPUs", "build/cuda-model/": "needs what nvcc built",
-    "LD_LIBRARY_PATH=": "the same", "SIMT_ORDER=": "the same", "make build/cuda-model": "the same",
-    "make cuda-run": "the same",
+    "LD_LIBRARY_PATH=": "the same", "SIMT_ORDER=": "the same",
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
-    "make soak": "takes half an hour", "MINUTES=": "the same",
-    "make demo": "what `make demo` is for", "make test": "this is a part of it",
-    "make all": "the tests were built so", "make build/cpu/tests": "the same",
-    "make setup": "installs", "scripts/setup.sh dev": "installs", "make lint": "clang-format and ruff may not be here",
+    "scripts/setup.sh dev": "installs",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
     "torchrun --nproc-per-node 2 scripts/teon_torch_examples": "test_teon_torch_package.py runs it where torch is",
     "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
@@ -47,7 +49,9 @@ NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
     "pip install ./scripts": "test_teon_torch_package.py does it",
     "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
+    "podman": "needs a container engine; test/machines.sh runs the image's steps",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
+MADE = ("make help", "make check-layers", "make compile_commands.json")  # the others are planned
 SIZES = {"--model": "tiny", "--seq-len": "32", "--batch-tokens": "64", "--steps": "4", "--eval-tokens": "64",
          "--layers": "2", "--channels": "32", "--heads": "2", "--ffn": "64", "--vocab-size": None, "--tokens": None,
          "--epochs": None, "--sample-tokens": "4", "--sample-every": "2"}
@@ -66,6 +70,20 @@ def commands_of(page):
             elif match := COMMAND.fullmatch(text):
                 lines.append(match[2])
     return [re.split(r"\s{3,}(?![\w./]*=)|\s+#\s", line)[0] if " -d " not in line else line for line in lines]
+
+
+def make_commands():
+    """Returns the make commands of all pages, in code blocks and in sentences, with the pages that have them."""
+    found = {}
+    for page in PAGES:
+        inline = re.findall(r"`((?:[A-Z_]+=\S+ )*make(?: [^`]+)?)`", page.read_text().replace("\n", " "))
+        for command in [*commands_of(page), *inline]:
+            words = shlex.split(command)
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words.append(words.pop(0))
+            if words[0] == "make" and not any("..." in word for word in words):
+                found.setdefault(" ".join(words), (words[1:], set()))[1].add(page.name)
+    return found
 
 
 def reason_not_to_run(command):
@@ -111,6 +129,7 @@ class CommandsTest(Case):
         corpus.mkdir()
         (corpus / "tinyshakespeare.txt").write_text("First Citizen:\nSpeak.\n" * 50)
         (corpus / "english_train.jsonl").write_text('{"text": "some text"}\n' * 50)
+        cls.given = {path.name for path in cls.folder.iterdir()}
         cls().run_words([*shrink(["./train_gpt2", "--data", "datasets/fineweb10B"]), "--out", "runs/NAME"])
 
     def run_words(self, words, **environment):
@@ -158,7 +177,7 @@ class CommandsTest(Case):
         for page in PAGES:
             earlier, absent = {}, set()  # absent: the folders of commands that could not be run
             for command in commands_of(page):
-                if reason_not_to_run(command):
+                if reason_not_to_run(command) or re.match(r"([A-Z_]+=\S+ +)*make\b", command):
                     continue
                 with self.subTest(page=page.name, command=command):
                     environment = {}
@@ -182,6 +201,15 @@ class CommandsTest(Case):
                     self.run_words(words, **environment)
                     ran += 1
         self.assertGreater(ran, 15)
+        made = {path.name for path in self.folder.iterdir()} - self.given
+        for name in sorted(made | {"corpus", "datasets", "exported"}):
+            self.assert_ignored_by_git(name)
+
+    def assert_ignored_by_git(self, name):
+        """Checks that a folder which the commands make is not part of the checkout, nor of a commit of all files."""
+        if shutil.which("git") and (ROOT / ".git").exists():
+            done = subprocess.run(["git", "-C", ROOT, "check-ignore", "-q", f"{name}/file"])
+            self.assertEqual(done.returncode, 0, f"{name}: .gitignore lacks it")
 
     def test_every_flag_exists(self):
         known = set()
@@ -230,7 +258,7 @@ class TextTest(Case):
                 if path.parent.name not in ("build", "runs"):
                     for name in re.findall(r"(?<![\w<])((?:docs/)?[A-Za-z_]+\.md)\b", path.read_text(errors="replace")):
                         self.assertTrue((ROOT / name).exists() or (path.parent / name).exists()
-                                        or name in ("compare.md", "REPRODUCTION.md", "docs/reproduction_SCALE.md"),
+                                        or name in ("compare.md", "report.md"),
                                         f"{path}: {name}")
 
     def test_the_citation_has_the_required_fields(self):
@@ -242,13 +270,25 @@ class TextTest(Case):
             import yaml
             self.assertEqual(len(yaml.safe_load(text)["references"][0]["authors"]), 8)
 
-    def test_make_targets_exist(self):
-        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-        for page in PAGES:
-            for words in re.findall(r"`make ([a-z -]+?)`|^ {0,4}make ([a-z -]+?)(?:\s{2,}|$)", page.read_text(), re.M):
-                for target in "".join(words).split():
-                    if not target.startswith("-"):
-                        self.assertIn(target, targets, page.name)
+    @unittest.skipUnless(shutil.which("make"), "needs make")
+    def test_goals_of_make_run_or_can_be_planned(self):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "TEON"))}
+        commands = make_commands()
+        self.assertGreater(len(commands), 15)
+        for command, (words, pages) in commands.items():
+            with self.subTest(command=command, pages=sorted(pages)):
+                plan = [] if command.startswith(MADE) else ["-n"]
+                self.call("make", *plan, "-C", ROOT, "SETUP=0", f"BACKEND={BACKEND}", *words, env=environment)
+
+    def test_the_supported_systems_are_the_same_everywhere(self):
+        for name in ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "scripts/setup.sh", "Containerfile"):
+            text = re.sub(r"[\s#]+", " ", (ROOT / name).read_text())
+            self.assertIn("Debian 12 or 13 or Ubuntu 22.04 or 24.04, on x86-64", text, name)
+        images = re.findall(r'image: "(?:debian|ubuntu):([\d.]+)"', (ROOT / ".github/workflows/ci.yml").read_text())
+        self.assertEqual(images, ["12", "13", "22.04", "24.04"])
+        rows = re.findall(r"^(\w+) +\| (\w+) ", (ROOT / "test/machines.sh").read_text(), re.M)
+        self.assertEqual(rows[:4], [("debian12", "bookworm"), ("debian13", "trixie"), ("ubuntu22", "jammy"),
+                                    ("ubuntu24", "noble")])
 
     def test_the_version_is_the_changelogs(self):
         found = re.search(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]

@@ -218,10 +218,10 @@ class TestShards(PrepareCase):
     def test_usage_errors_are_one_line_and_exit_2(self):
         write_parquet(self.path("a.parquet"), ["x"])
         source, out = self.path("a.parquet"), self.path("out")
-        self.path("a.csv").write_text("text\nx\n", encoding="utf-8")
+        self.path("a.pdf").write_text("x", encoding="utf-8")
         for arguments in ([], [source], ["--out", out], [source, "--out", out, "--nonsense"],
                           [self.path("none"), "--out", out], [self.path("none*"), "--out", out],
-                          [self.path("a.csv"), "--out", out], ["fineweb:7BT", "--out", out],
+                          [self.path("a.pdf"), "--out", out], ["fineweb:7BT", "--out", out],
                           ["fineweb", source, "--out", out], [source, "--out", source, "--tokenizer", "bytes"]):
             self.fails(2, *arguments)
             self.assertFalse(out.exists(), arguments)

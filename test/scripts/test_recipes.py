@@ -4,8 +4,9 @@ import math
 import re
 
 import toml
-from reproduction import plan
 from testing import ON_GPUS, ROOT, Case, write_shard
+
+from experiments import paper
 
 RECIPES = sorted((ROOT / "experiments" / "recipes").glob("*.toml"))
 
@@ -54,8 +55,8 @@ class RecipesTest(Case):
         self.assertIn(f"\n  time          {stated} on 1 h200, not measured\n", plan)
 
     def test_recipes_of_the_paper_equal_the_runs_of_reproduce(self):
-        models = plan.load_scales(ROOT / "experiments")["full"].models
-        tables = {table.id: table.row("Teon, PolarExpress") for table in plan.load_tables(ROOT / "experiments")
+        models = paper.load_scales(ROOT / "experiments")["full"].models
+        tables = {table.id: table.row("Teon, PolarExpress") for table in paper.load_tables(ROOT / "experiments")
                   if table.id in ("gpt", "llama")}
         for path in RECIPES:
             model = models.get(path.stem.replace("_", "-"))

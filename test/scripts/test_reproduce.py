@@ -12,8 +12,9 @@ import sys
 import tempfile
 from unittest import mock
 
-from reproduction import figures, plan, runs, tables
 from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder, write_run
+
+from experiments import Fault, paper, paper_figures, paper_runs, paper_tables, report, tables
 
 SCALES = """
 [tiny]
@@ -72,15 +73,15 @@ class ReproduceTest(Case):
     def command(self, *words):
         return [sys.executable, SCRIPTS / "reproduce.py", *words, "--experiments", self.folder, "--out",
                 self.folder / "runs", "--datasets", self.folder / "data", "--text", self.folder / "text.txt",
-                "--report", self.folder / "REPRODUCTION.md"]
+                "--report", self.folder / "page.md"]
 
     def reproduce(self, *words):
         return self.call(*self.command(*words)).stdout
 
     def load(self):
-        scale = plan.load_scales(self.folder)["tiny"]
-        return runs.Runs(scale, self.folder / "runs",
-                         runs.Data(scale, self.folder / "data")), plan.load_tables(self.folder)
+        scale = paper.load_scales(self.folder)["tiny"]
+        return paper_runs.Runs(scale, self.folder / "runs",
+                         paper_runs.Data(scale, self.folder / "data")), paper.load_tables(self.folder)
 
     @needs("numpy", "pyarrow", "tqdm", "matplotlib")
     def test_a_table_is_run_once_and_shown(self):
@@ -135,28 +136,30 @@ class ReproduceTest(Case):
                          [json.loads(line)["evals"] for line in sorted(lines)])
 
         self.reproduce("report")
-        text = (self.folder / "REPRODUCTION.md").read_text()
+        text = (self.folder / "page.md").read_text()
         self.assertIn("b: not at this scale", text)
-        self.assertIn("](reproduction/controls.png)", text)
-        self.assertIn("rows \"Q K V at lr / sqrt(2)\" and \"rms-match\" of [two_controls](#title-2)", text)
-        for picture in re.findall(r"\]\((reproduction/.*?\.png)\)", text):
+        self.assertIn("](figures/controls.png)", text)
+        self.assertRegex(text, r"(?s)## Title 2.*At Muon's best rate, in perplexity: a at 0\.0\d: Muon \S+ ± \S+\.\n")
+        self.assertRegex(text, r"\n\| a \| left \| 0\.\d\d \|")
+        for picture in re.findall(r"\]\((figures/.*?\.png)\)", text):
             self.assertTrue((self.folder / picture).stat().st_size > 1000, picture)
         self.assertIn("2 of 2 rows", self.reproduce("list").splitlines()[0])
 
     def test_rows_that_have_not_run_are_marked(self):
         state, all_tables = self.load()
         state.results = {}
-        text = tables.render(all_tables[0], state)
-        self.assertEqual(text.count(tables.NOT_RUN), 2)
-        self.assertEqual({answer for *_, answer in tables.verdict(all_tables[0], tables.measure(all_tables[0], state))},
-                         {tables.NOT_RUN})
+        text = paper_tables.render(all_tables[0], state)
+        self.assertEqual(text.count(paper_tables.NOT_RUN), 2)
+        measured = paper_tables.measure(all_tables[0], state)
+        self.assertEqual({answer for *_, answer in paper_tables.verdict(all_tables[0], measured)},
+                         {paper_tables.NOT_RUN})
         if missing("matplotlib"):
             self.error_of(*self.command("report"))
         else:
-            self.assertIsNone(figures.draw("training", all_tables[0], state, self.folder / "pictures"))
+            self.assertIsNone(paper_figures.draw("training", all_tables[0], state, self.folder / "pictures"))
 
     def cell(self, state, table, seed=1):
-        return plan.cell_of(table, table.row("Muon"), state.scale.models["a"], 0.02, 0.004, seed)
+        return paper.cell_of(table, table.row("Muon"), state.scale.models["a"], 0.02, 0.004, seed)
 
     def test_a_run_of_another_process_is_not_removed(self):
         state, all_tables = self.load()
@@ -168,7 +171,7 @@ class ReproduceTest(Case):
         self.addCleanup(os.close, engine)
         fcntl.flock(engine, fcntl.LOCK_EX)
         state.data.prepare, state.may_run, state.say = lambda program: None, True, lambda *_, **__: None
-        with self.assertRaisesRegex(plan.Fault, "another process is writing it"):
+        with self.assertRaisesRegex(Fault, "another process is writing it"):
             state.result(cell)
 
     @staticmethod
@@ -192,17 +195,17 @@ class ReproduceTest(Case):
 
         def load():
             scale = self.load()[0].scale
-            state = runs.Runs(scale, out, runs.Data(scale, out), say=lambda *_, **__: None)
+            state = paper_runs.Runs(scale, out, paper_runs.Data(scale, out), say=lambda *_, **__: None)
             state.data.prepare = lambda program: None
             return state
 
         table, state = self.load()[1][0], load()
         state.may_run = True
-        with mock.patch("sweep.run_cell", self.run_cell):
+        with mock.patch("experiments.cells.run_cell", self.run_cell):
             state.everything(table)
             self.assertEqual(len(state.failed), 1)  # all other cells need AdamW's rate
             self.assertIn("lr_0.002-", state.failed[0])
-            self.assertEqual(load().loss(plan.cell_of(*plan.adamw_row("train_gpt2"), state.scale.models["a"], 0.002,
+            self.assertEqual(load().loss(paper.cell_of(*paper.adamw_row("train_gpt2"), state.scale.models["a"], 0.002,
                                                       None, 1)), None)
         path = pathlib.Path(state.path)
         record = json.loads(path.read_text().splitlines()[0])
@@ -211,22 +214,22 @@ class ReproduceTest(Case):
                         + '{"cell":"a/')  # and is full again
         state = load()
         state.may_run = True
-        with mock.patch("sweep.run_cell", self.run_cell):
+        with mock.patch("experiments.cells.run_cell", self.run_cell):
             state.everything(table)
         self.assertEqual(state.failed, [])
         shutil.rmtree(out / "tiny" / "a")  # later commands read only the results
         for again in (state, load()):
-            muon, teon = tables.measure(table, again)
-            self.assertEqual((muon.rate, tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
-            self.assertEqual(tables.text_of_perplexity(teon.best), "diverged")
-            self.assertEqual([answer for *_, answer in tables.verdict(table, [muon, teon])], ["diverged"])
-            self.assertRegex(tables.render(table, again), r"\| Teon \| 0\.01 .*\| diverged \|")
+            muon, teon = paper_tables.measure(table, again)
+            self.assertEqual((muon.rate, paper_tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
+            self.assertEqual(paper_tables.text_of_perplexity(teon.best), "diverged")
+            self.assertEqual([answer for *_, answer in paper_tables.verdict(table, [muon, teon])], ["diverged"])
+            self.assertRegex(paper_tables.render(table, again), r"\| Teon \| 0\.01 .*\| diverged \|")
         one = dataclasses.replace(muon.best[0], diverged=True)
-        self.assertEqual(tables.text_of_perplexity([muon.best[1], one]), "9.03, 1 diverged")
+        self.assertEqual(paper_tables.text_of_perplexity([muon.best[1], one]), "9.03, 1 diverged")
 
     def test_the_training_loss_of_skipped_updates_is_not_counted(self):
-        self.assertEqual(runs.mean_loss([{"loss": 2.0}, {"loss": None}, {"loss": 3.0}]), 2.5)
-        self.assertIsNone(runs.mean_loss([{"loss": None}]))
+        self.assertEqual(paper_runs.mean_loss([{"loss": 2.0}, {"loss": None}, {"loss": 3.0}]), 2.5)
+        self.assertIsNone(paper_runs.mean_loss([{"loss": None}]))
 
     @needs("numpy", "pyarrow", "tqdm")
     def test_data_of_other_texts_are_refused(self):
@@ -236,12 +239,13 @@ class ReproduceTest(Case):
         b.write_text("other text " * 50)
 
         def data(*texts):
-            return runs.Data(scale, str(folder / "data"), *([str(path)] for path in texts), say=lambda *_, **__: None)
+            return paper_runs.Data(scale, str(folder / "data"), *([str(path)] for path in texts),
+                                   say=lambda *_, **__: None)
 
         data(a).prepare("train_gpt2")
         data(a).prepare("train_gpt2")
         for other, key in ((data(b), "inputs"), (data(a, b), "val_tokens")):
-            with self.assertRaisesRegex(plan.Fault, f"data/tiny-bytes: not the data of this command; .*{key}: "):
+            with self.assertRaisesRegex(Fault, f"data/tiny-bytes: not the data of this command; .*{key}: "):
                 other.prepare("train_gpt2")
         a.unlink()
         data(a).prepare("train_gpt2")  # it is still complete
@@ -252,7 +256,7 @@ class ReproduceTest(Case):
             scale = dataclasses.replace(self.load()[0].scale, vocabulary={"train_gpt2": name})
             with mock.patch("subprocess.run") as prepare:
                 prepare.return_value.returncode = 0
-                runs.Data(scale, "d", ["a.txt"], ["b.txt"], say=lambda *_, **__: None).prepare("train_gpt2")
+                paper_runs.Data(scale, "d", ["a.txt"], ["b.txt"], say=lambda *_, **__: None).prepare("train_gpt2")
             words = [call.args[0] for call in prepare.call_args_list]
             self.assertEqual([w[w.index("--tokenizer") + 1] for w in words], [name, tokenizer])
 
@@ -273,47 +277,48 @@ class ReproduceTest(Case):
 
         def finish(cell, loss):
             name = state.name(cell)
-            state.results[name] = runs.Result(name, "", {"seed": cell.seed}, "", "", 1, 1, 0.5,
+            state.results[name] = paper_runs.Result(name, "", {"seed": cell.seed}, "", "", 1, 1, 0.5,
                                               [[i, loss] for i in range(1, 11)], [[10, loss]], [])
 
         for factor in state.scale.grid:
             for name, losses in (("Muon", muon), ("Teon", teon)):
                 for seed, loss in enumerate(losses, 1):
-                    finish(plan.cell_of(table, table.row(name), model, model.rates["muon"] * factor, 0.004, seed),
+                    finish(paper.cell_of(table, table.row(name), model, model.rates["muon"] * factor, 0.004, seed),
                            loss + (factor != 1))
-            adamw = plan.cell_of(*plan.adamw_row("train_gpt2"), model, model.rates["adamw"] * factor, None, 1)
+            adamw = paper.cell_of(*paper.adamw_row("train_gpt2"), model, model.rates["adamw"] * factor, None, 1)
             finish(adamw, 3.0 + (factor != 1))  # sets the rate of the parameters that are not matrices
         return state, all_tables
 
     @needs("matplotlib")
     def test_an_infinite_perplexity_is_shown(self):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (800.0, 800.4))
-        _, teon = tables.measure(table, state)
-        self.assertEqual(tables.text_of_perplexity(teon.best), "over 1e304")
-        self.assertRegex(tables.render(table, state), r"\| over 1e304 \| \+inf%, \+inf% to \+inf% \|")
+        _, teon = paper_tables.measure(table, state)
+        self.assertEqual(paper_tables.text_of_perplexity(teon.best), "over 1e304")
+        self.assertRegex(paper_tables.render(table, state), r"\| over 1e304 \| \+inf%, \+inf% to \+inf% \|")
         row = dataclasses.replace(table.rows[1], paper_variance={"a": 1.0})
         muon = dataclasses.replace(table.rows[0], paper_variance={"a": 1.0})
-        self.assertRegex(tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state),
-                         r"\| inf \|  \|")
+        rendered = paper_tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state)
+        self.assertRegex(rendered, r"\| over 1e304 \|  \|")
+        self.assertRegex(rendered, r"\| Muon \| .* ± .* \| 11\.4885 \|.* 30\.00 \| 1\.0000 \|")
         for name in ("training", "validation", "rates", "time", "forest"):
-            self.assertTrue(figures.draw(name, table, state, self.folder / "pictures"), name)
+            self.assertTrue(paper_figures.draw(name, table, state, self.folder / "pictures"), name)
 
     @needs("matplotlib")
     def test_training_curves_show_every_method_with_the_default_orthogonalizer(self):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
         svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
         shown = []
-        with mock.patch("pictures.save_figure", lambda figure, *_: shown.append(figure)):
-            figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
+        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
+            paper_figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
         self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]])
 
     @needs("matplotlib")
     def test_curves_are_differences_to_muon(self):
         state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
         shown = []
-        with mock.patch("pictures.save_figure", lambda figure, *_: shown.append(figure)):
-            figures.draw("validation", table, state, self.folder)
-            figures.draw("rates", table, state, self.folder)
+        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
+            paper_figures.draw("validation", table, state, self.folder)
+            paper_figures.draw("rates", table, state, self.folder)
         of = {line.get_label(): line for line in shown[0].axes[0].lines}
         self.assertEqual(set(of["Muon"].get_ydata()), {0})
         # Pairs of one seed: -10 and -12 per cent in the exponent.
@@ -327,44 +332,45 @@ class ReproduceTest(Case):
             self.assertNotEqual(teon, muon)  # each alone tells them apart
 
     def test_models_are_named_by_their_own_size(self):
-        scales = plan.load_scales(ROOT / "experiments")
-        by_id = {table.id: table for table in plan.load_tables(ROOT / "experiments")}
+        scales = paper.load_scales(ROOT / "experiments")
+        by_id = {table.id: table for table in paper.load_tables(ROOT / "experiments")}
         for table, model, name in (("gpt_controls", "gpt-1m", "GPT-2, 1.35M parameters"),
                                    ("llama_controls", "llama-2m", "LLaMA, 1.84M parameters")):
             cpu = scales["cpu"]
-            self.assertEqual(figures.title_of(by_id[table], cpu, cpu.models[model]), name)
+            self.assertEqual(paper_figures.title_of(by_id[table], cpu, cpu.models[model]), name)
         full = scales["full"]
-        self.assertEqual(figures.title_of(by_id["gpt"], full, full.models["gpt-small"]), "gpt-small")
+        self.assertEqual(paper_figures.title_of(by_id["gpt"], full, full.models["gpt-small"]), "gpt-small")
 
     @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
         state, all_tables = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
         table = all_tables[0]
-        teon = tables.measure(table, state)[1]
+        teon = paper_tables.measure(table, state)[1]
         self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
-        self.assertRegex(tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
-        path = figures.draw("forest", table, state, self.folder / "pictures")
+        self.assertRegex(paper_tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
+        path = paper_figures.draw("forest", table, state, self.folder / "pictures")
         self.assertGreater(pathlib.Path(path).stat().st_size, 5000)
         # Two tables in one figure. The verdict on a row that the paper lacks is lower, higher or not decided.
         own = dataclasses.replace(table, rows=[table.rows[0], dataclasses.replace(table.rows[1], paper={})])
-        self.assertGreater(pathlib.Path(figures.draw_controls([table, own], state, self.folder / "pictures"))
+        self.assertGreater(pathlib.Path(paper_figures.plot_controls([table, own], state, self.folder / "c.png"))
                            .stat().st_size, 5000)
-        found = tables.measure(own, state)
+        found = paper_tables.measure(own, state)
         for p, difference, said in ((0.01, -0.11, "lower"), (0.01, 0.11, "higher"), (0.5, -0.11, "not decided")):
             found[1].against_best.p, found[1].against_best.difference = p, difference
-            (_, claimed, answer), = tables.verdict(own, found)
+            (_, claimed, answer), = paper_tables.verdict(own, found)
             self.assertEqual((claimed, answer.split(" (")[0]), ("-", said))
-        for other in plan.load_tables(ROOT / "experiments"):
-            of = figures.colors(other)
+        for other in paper.load_tables(ROOT / "experiments"):
+            of = paper_figures.colors(other)
             self.assertEqual(len(set(of.values())), len(of), other.id)
             for name, color in of.items():
-                known = figures.COLORS.get(name.removesuffix(", PolarExpress"))
-                self.assertTrue(known == color if known else color not in figures.COLORS.values(), (other.id, name))
+                known = paper_figures.COLORS
+                self.assertEqual(known.get(name.removesuffix(", PolarExpress"),
+                                           color if color not in known.values() else None), color, (other.id, name))
 
     def test_the_projects_tables_are_complete(self):
         folder = ROOT / "experiments"
-        scales, all_tables = plan.load_scales(folder), plan.load_tables(folder)
+        scales, all_tables = paper.load_scales(folder), paper.load_tables(folder)
         self.assertEqual(set(scales), {"tiny", "cpu", "small", "full"})
         for table in all_tables:
             at = {s.name: {m.name for m in table.models_at(s)} for s in scales.values() if table.models_at(s)}
@@ -396,3 +402,23 @@ class ReproduceTest(Case):
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
         self.assertIn("clam: not known; claim: missing",
                       self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
+
+    @needs("matplotlib")
+    def test_training_is_compared_with_the_muon_of_the_default_orthogonalizer(self):
+        done = self.run_script("reproduce.py", "figure", "gpt", "training", "--results",
+                               ROOT / "experiments/tiny_results.jsonl", "--out", self.folder)  # the first Muon is You's
+        self.assertEqual(done.stdout, f"{self.folder}/tiny/figures/gpt-training.png\n")
+
+    def test_the_documented_results_are_those_of_the_result_files(self):
+        page = (ROOT / "docs/REPRODUCTION.md").read_text()
+        scales, all_tables = paper.load_scales(ROOT / "experiments"), paper.load_tables(ROOT / "experiments")
+        for name in ("tiny", "cpu"):
+            state = paper_runs.Runs(scales[name], self.folder, paper_runs.Data(scales[name], self.folder),
+                                    ROOT / f"experiments/{name}_results.jsonl")
+            for table in (table for table in all_tables if table.models_at(state.scale)):
+                verdicts = paper_tables.verdict(table, paper_tables.measure(table, state))
+                lines = ([" | ".join(line) for line in verdicts] if name == "tiny" else
+                         paper_tables.render(table, state).splitlines()
+                         + tables.as_markdown(*report.alignment(table, state)).splitlines()[2:])
+                for line in lines:
+                    self.assertIn(line, page, table.id)

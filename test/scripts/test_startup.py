@@ -162,11 +162,11 @@ class StartupTest(Case):
         for seeds in ("٣", MANY_DIGITS, "1,-2", "1.5"):
             self.assertIn("write whole numbers", self.error_of(sys.executable, SCRIPTS / "sweep.py", "--seeds", seeds,
                                                                "--", "true"))
-        import sweep
+        from experiments import cells
         for text in ("1..2", "1.2.3", "..", "٣", "1e", MANY_DIGITS * 2):
-            self.assertFalse(sweep.is_value(text, 1.2), text[:10])
-        self.assertTrue(sweep.is_value("1Ki", 1024))
-        self.assertTrue(sweep.is_value("2.5e-3", 0.0025))
+            self.assertFalse(cells.is_value(text, 1.2), text[:10])
+        self.assertTrue(cells.is_value("1Ki", 1024))
+        self.assertTrue(cells.is_value("2.5e-3", 0.0025))
 
     # ---- output
 

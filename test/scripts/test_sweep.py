@@ -12,8 +12,9 @@ import sys
 import time
 from unittest import mock
 
-import sweep
 from testing import SCRIPTS, Case, change_json, temporary_folder, write_run
+
+from experiments import cells, sweep
 
 # Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it writes the log;
 # LOSS is the final loss.
@@ -29,7 +30,8 @@ options = {"optimizer": flags.get("optimizer", "adamw"), "lr": float(flags.get("
            "shuffle": flags.get("shuffle", "on") != "off"}
 exec(os.environ.get("FAKE", ""))
 data = {"train": [{"path": "a", "tokens": 100}], "val": [{"path": "b", "tokens": 10}]}
-json.dump({"program": "fake", "options": options, "run": {"steps": 2, "eval_windows": 1}, "data": data},
+json.dump({"program": "fake", "experiment": {"options": options}, "options": options, "data": data,
+           "run": {"steps": 2, "eval_windows": 1}},
           open(os.path.join(flags["out"], "config.json"), "w"))
 with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:
     for step in (1, 2):
@@ -178,17 +180,17 @@ class SweepTest(Case):
                 folder = temporary_folder(self.addCleanup) / "cell"
                 write_run(folder, dtype="float")
                 (folder.parent / "cell.json").write_text(json.dumps({"flags": begun, "program": "train_gpt2"}))
-                change = sweep.stale(str(folder), {"flags": now, "program": "train_gpt2"})
+                change = cells.stale(str(folder), {"flags": now, "program": "train_gpt2"})
                 self.assertEqual("--dtype" in change, changed)
 
     def test_values_of_config_json_and_of_flags(self):
         for text, value in (("0.02", 0.02), ("2e-2", 0.02), ("512Ki", 524288), ("1M", 10**6), ("on", True), ("", True),
                             ("off", False), ("q,k", ["q", "k"]), ("q=0.5", {"q": 0.5}), ("auto", "auto"),
                             ("auto", None), ("a", "a")):
-            self.assertTrue(sweep.is_value(text, value), (text, value))
+            self.assertTrue(cells.is_value(text, value), (text, value))
         for text, value in (("0.02", 0.03), ("10", 20), ("on", False), ("off", True), ("q", ["q", "k"]), ("a", "b"),
                             ("auto", "bf16"), ("auto", "float"), ("1", None)):
-            self.assertFalse(sweep.is_value(text, value), (text, value))
+            self.assertFalse(cells.is_value(text, value), (text, value))
 
     # Takes some time to save, as an engine that writes a checkpoint, and then executes END.
     SAVES = """
@@ -224,7 +226,8 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
 
     def test_ctrl_c_lets_a_cell_of_reproduce_py_save(self):
         words = f"['{sys.executable}', 'fake.py'], dict(lr='1', seed='1'), 'cell'"
-        process = self.start(sys.executable, "-c", f"import sweep; sweep.run_cell({words})", start_new_session=True,
+        program = f"from experiments import cells; cells.run_cell({words})"
+        process = self.start(sys.executable, "-c", program, start_new_session=True,
                              env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)"),
                              PYTHONPATH=SCRIPTS)
         self.wait_for((self.folder / "cell" / "ready").exists)
@@ -303,11 +306,11 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertEqual(whole.time_left([began], [None]), "")
 
     def test_a_best_rate_at_the_end_of_the_grid_is_reported_and_the_grid_extended(self):
-        self.assertEqual(sweep.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)
-        self.assertEqual(sweep.next_rate({0.01: 1.0, 0.02: 2.0}), 0.005)
-        self.assertEqual(sweep.next_rate({1: float("inf"), 2: float("inf")}), 0.5)  # all have diverged
+        self.assertEqual(cells.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)
+        self.assertEqual(cells.next_rate({0.01: 1.0, 0.02: 2.0}), 0.005)
+        self.assertEqual(cells.next_rate({1: float("inf"), 2: float("inf")}), 0.5)  # all have diverged
         for losses in ({1: 3.0, 2: 1.0, 4: 2.0}, {1: 3.0, 2: None}, {1: 1.0}, {}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: 2.0}):
-            self.assertIsNone(sweep.next_rate(losses))
+            self.assertIsNone(cells.next_rate(losses))
         best_at_8 = "abs(math.log2(options['lr']) - {'teon': 3}.get(options['optimizer'], 1)) + options['seed'] / 100"
         grid = ["--grid", "optimizer=muon,teon", "--grid", "lr=1,2,4", "--seeds", "1,2"]
         result = self.sweep(*grid, LOSS=best_at_8)
@@ -335,11 +338,11 @@ open(os.path.join(flags["out"], "given"), "w").write(
             path.write_text(re.sub(old, new, path.read_text()))
             return path.parent
 
-        self.assertEqual(sweep.loss_of(run("skipped", '"step": 7, "tokens": 700, "loss": 4.3', '"step": 7, '
+        self.assertEqual(cells.loss_of(run("skipped", '"step": 7, "tokens": 700, "loss": 4.3', '"step": 7, '
                                            '"tokens": 700, "loss": null')), 2.2)
-        self.assertEqual(sweep.loss_of(run("diverged", '"val_loss": 2.2', '"val_loss": null')), math.inf)
-        self.assertIsNone(sweep.loss_of(run("damaged", '"kind"', '"king"')))
-        self.assertIsNone(sweep.loss_of(self.folder))
+        self.assertEqual(cells.loss_of(run("diverged", '"val_loss": 2.2', '"val_loss": null')), math.inf)
+        self.assertIsNone(cells.loss_of(run("damaged", '"kind"', '"king"')))
+        self.assertIsNone(cells.loss_of(self.folder))
         path = run("lr_0.01-seed_1337", '.*"eval".*\n', "") / "config.json"
         change_json(path, data={"train": [{"path": "a", "tokens": 100}], "val": []})
         self.assertIn("lr_0.01-seed_1337: has no validation loss; give the run --val-data",
@@ -348,7 +351,8 @@ open(os.path.join(flags["out"], "given"), "w").write(
     # Ends as an engine does after --max-skipped skipped updates in a row.
     DIVERGES = """
 if options["lr"] > 7:
-    config = {"program": "fake", "options": options | {"max-skipped": 2}, "run": {"steps": 9, "eval_windows": 1},
+    config = {"program": "fake", "experiment": {"options": options}, "options": options | {"max-skipped": 2},
+              "run": {"steps": 9, "eval_windows": 1},
               "data": {"train": [{"path": "a", "tokens": 100}], "val": [{"path": "b", "tokens": 10}]}}
     json.dump(config, open(os.path.join(flags["out"], "config.json"), "w"))
     with open(os.path.join(flags["out"], "metrics.jsonl"), "w") as file:

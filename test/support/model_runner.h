@@ -10,6 +10,7 @@
 #include "model/families.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
+#include "test/support/whole_params.h"
 
 namespace teon::test {
 
@@ -38,8 +39,8 @@ struct ModelRunner {
         for (int64_t i = 0; i < rows; ++i) sum += values[static_cast<size_t>(i)];
         return sum / static_cast<double>(rows);
     }
-    std::vector<float> gradients() { return all(model->params().grad_all()); }
-    std::vector<float> masters() { return all(model->params().master_all()); }
+    std::vector<float> gradients() { return all(gradients_of(model->params())); }
+    std::vector<float> masters() { return all(masters_of(model->params())); }
     std::vector<float> all(const float* from) {
         std::vector<float> values(static_cast<size_t>(model->table().size()));
         download(values.data(), from, model->table().size(), context.stream);
@@ -47,8 +48,8 @@ struct ModelRunner {
         return values;
     }
     void set_masters(const std::vector<float>& w) {
-        upload(model->params().master_all(), w.data(), model->table().size(), context.stream);
-        model->params().sync_work(context.stream);
+        upload(masters_of(model->params()), w.data(), model->table().size(), context.stream);
+        round_masters(model->params(), context.stream);
         context.stream.synchronize();
     }
 };

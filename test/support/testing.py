@@ -261,12 +261,15 @@ RUN_STEPS = 20  # steps of the runs of write_run()
 
 def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
               **options):
-    """Writes a finished run of an older build, for scripts to read. `config` and `evals`: additions of later builds."""
+    """Writes a finished run for scripts to read. `config` and `evals`: additions to config.json and to evaluations."""
     folder.mkdir(parents=True)
     data = data or {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
                     "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
-    config = {"program": "train_gpt2", **(config or {}),
-              "options": {"optimizer": optimizer, "seed": seed, "out": str(folder), "lr": 0.01, **options},
+    options = {"optimizer": optimizer, "lr": 0.01, **options}
+    experiment = {"program": "train_gpt2", "options": options, "steps": RUN_STEPS, "eval_windows": 4,
+                  "data": {"train": data["train"], "val": str(data["val"])}}
+    config = {"program": "train_gpt2", "experiment": experiment, **(config or {}),
+              "options": {**options, "seed": seed, "out": str(folder)},
               "run": {"steps": RUN_STEPS, "eval_windows": 4}, "data": data}
     (folder / "config.json").write_text(json.dumps(config))
     lines = []

@@ -8,6 +8,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
+#include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
 
@@ -166,21 +167,19 @@ public:
         for (size_t i = 0; i < 64; ++i)
             gradient[i] = std::sin(static_cast<float>(i) + 0.1f * static_cast<float>(call_));
         if (plant) plant(call_, loss[1], gradient[5]);
-        download(before.data(), params_->grad_all(), 64, stream_);
+        download(before.data(), gradients_of(*params_), 64, stream_);
         stream_.synchronize();
         for (size_t i = 0; i < 64; ++i) before[i] = (accumulate ? before[i] : 0.0f) + grad_scale * gradient[i];
-        upload(params_->grad_all(), before.data(), 64, stream_);
+        upload(gradients_of(*params_), before.data(), 64, stream_);
         upload(losses, loss.data(), std::ssize(loss), stream_);
         stream_.synchronize();
         ++call_;
     }
     void forward(float*, const Batch&) override { throw Error("not for this test"); }
     void logits(float*, const Batch&, int, int) override { throw Error("not for this test"); }
-    const ActivationPlan& activation_plan() const override { return plan_; }
 
 private:
     const Stream& stream_;
-    ActivationPlan plan_;
     int64_t call_ = 0;
 };
 
@@ -217,7 +216,7 @@ TrainedSteps train(int steps, Method method, float skip_spikes, std::function<vo
             download(all.data() + all.size() - n, from, n, context.stream);
             context.stream.synchronize();
         };
-        add(model.params().master_all(), 64);
+        add(masters_of(model.params()), 64);
         for (const StateTensor& t : optimizer.state()) add(t.data, int64_t{t.rows} * t.cols);
         result.weights.push_back(std::move(all));
     }

@@ -10,6 +10,7 @@
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
 
@@ -23,7 +24,7 @@ namespace {
 constexpr int kB = 2, kT = 16, kMicroSteps = 3;
 
 DecoderConfig small_config(bool llama, int layers = 2) {
-    DecoderConfig c = llama ? llama_config("tiny") : gpt2_config("tiny");
+    DecoderConfig c = llama ? llama_family().config("tiny") : gpt2_family().config("tiny");
     c.L = layers, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = 50, c.max_T = kT;
     return c;
 }
@@ -63,12 +64,12 @@ struct Step {
         ParamStore& params = model->params();
         model->forward_backward(losses.data(), *batch, 1.0f / (kB * kT), false);
         reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), false, context.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), params.grad_all(), params.table().size(), false,
+        reduce_sum_squares(sums.data() + 1, scratch.data(), gradients_of(params), params.table().size(), false,
                            context.stream);
         step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
         optimizer.step(params, control.data(), context);
     }
-    std::vector<float> weights() { return read(model->params().master_all(), model->table().size(), context.stream); }
+    std::vector<float> weights() { return read(masters_of(model->params()), model->table().size(), context.stream); }
 };
 
 // A run of a dozen steps on random tokens.
@@ -92,7 +93,7 @@ struct Training {
         model->params().initialize(1, context.stream);
     }
 
-    std::vector<float> weights() { return read(model->params().master_all(), model->table().size(), context.stream); }
+    std::vector<float> weights() { return read(masters_of(model->params()), model->table().size(), context.stream); }
 
 private:
     static std::string shards(const TempDir& folder) {

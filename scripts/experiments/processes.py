@@ -1,0 +1,110 @@
+"""Runs training programs in parallel. A Ctrl-C lets them save before they end."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+from startup import complain as say
+
+from experiments import Fault
+
+LOOK = 0.1    # seconds between checks of the programs
+DRAW = 1.0    # seconds between updates of the display
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The exit statuses of a program that one of these signals has ended.
+INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
+
+
+@dataclasses.dataclass
+class Program:
+    """A running command, in its own session, so that it gets the terminal's signals only from this process."""
+    key: object
+    slot: int
+    process: subprocess.Popen
+    errors: object  # the file of its standard error
+    began: float
+
+    def send(self, number):
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+class Stops:
+    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the latest one."""
+
+    def __enter__(self):
+        self.count, self.number = 0, signal.SIGINT
+        self.before = {number: signal.signal(number, self._note) for number in SIGNALS
+                       if signal.getsignal(number) != signal.SIG_IGN}
+        return self
+
+    def _note(self, number, _):
+        self.count, self.number = self.count + 1, number
+
+    def __exit__(self, *_):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def start(key, slot, words, environment):
+    errors = tempfile.TemporaryFile()
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                   start_new_session=True, env={**os.environ, **environment})
+    except OSError as error:
+        raise Fault(f"cannot run {words[0]}: {error.strerror}") from None
+    return Program(key, slot, process, errors, time.monotonic())
+
+
+def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
+    """Runs the programs of `todo`, pairs of a key and a command's words, at most `jobs` at a time.
+
+    Calls `ended(program, status, errors)` after each, with its standard error; if this returns False, no further
+    program is started. Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
+    environments[n % len(environments)].
+
+    After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; a second signal kills them.
+    Then raises KeyboardInterrupt, also if another process has interrupted a program.
+    """
+    todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
+    drawn = -DRAW
+    with Stops() as stops:
+        try:
+            while True:
+                while slots and not stops.count and not stopped and (task := next(todo, None)):
+                    slot = slots.pop(0)
+                    running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
+                if not running:
+                    break
+                if sent < stops.count:
+                    sent += 1
+                    if sent == 1:
+                        say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
+                    for program in running:
+                        program.send(stops.number if sent == 1 else signal.SIGKILL)
+                for program in [p for p in running if p.process.poll() is not None]:
+                    running.remove(program)
+                    slots.append(program.slot)
+                    status = program.process.returncode
+                    if status in INTERRUPTED:  # even if another process sent the signal, all programs end
+                        stops.count = max(stops.count, 1)
+                    program.errors.seek(0)
+                    errors = program.errors.read().decode(errors="replace")
+                    stopped |= ended(program, status, errors) is False
+                if time.monotonic() - drawn >= DRAW:
+                    show(running)
+                    drawn = time.monotonic()
+                if running:
+                    time.sleep(LOOK)
+        finally:
+            for program in running:  # after an exception
+                program.send(signal.SIGINT)
+            for program in running:
+                program.process.wait()
+        if stops.count:
+            raise KeyboardInterrupt
