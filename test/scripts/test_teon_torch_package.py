@@ -52,6 +52,10 @@ print(type(teon).__name__, sum(len(group["params"]) for group in teon.param_grou
 EXAMPLES = ROOT / "scripts/teon_torch_examples"
 
 
+def python_path(*folders):
+    return os.pathsep.join(map(str, filter(None, [*folders, os.environ.get("PYTHONPATH")])))
+
+
 class PackageTest(Case):
     @needs("pip")
     def test_pip_install(self):
@@ -88,7 +92,7 @@ class PackageTest(Case):
         self.assertEqual(done.stdout.split(), [str(code / "teon_torch/__init__.py"), "2.000"])
 
     def losses_of(self, *command):
-        done = self.call(*command, PYTHONPATH=ROOT / "scripts", OMP_NUM_THREADS=1)
+        done = self.call(*command, PYTHONPATH=python_path(ROOT / "scripts"), OMP_NUM_THREADS=1)
         return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)], done.stdout + done.stderr
 
     def assert_learns(self, *command):
@@ -110,7 +114,7 @@ class PackageTest(Case):
 
     @needs("torch", "torchtitan")
     def test_example_of_torchtitan(self):
-        done = self.call(sys.executable, "-c", TORCHTITAN_TEST, PYTHONPATH=f"{ROOT / 'scripts'}:{EXAMPLES}",
+        done = self.call(sys.executable, "-c", TORCHTITAN_TEST, PYTHONPATH=python_path(ROOT / "scripts", EXAMPLES),
                          OMP_NUM_THREADS=1)
         words = done.stdout.splitlines()[-1].split(" ", 2)
         self.assertEqual(words[0], "Teon")

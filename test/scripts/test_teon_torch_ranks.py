@@ -13,7 +13,8 @@ MODELS_WORKER = ROOT / "test/scripts/teon_torch_models_ranks.py"
 class RanksTest(Case):
     def start_ranks(self, case, ranks, worker, environment):
         store = self.folder / f"{case}-{ranks}-{len(list(self.folder.iterdir()))}"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), **environment}
+        path = os.pathsep.join(filter(None, [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, **environment}
         return [subprocess.Popen([sys.executable, worker, str(rank), str(ranks), store, case], text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
                 for rank in range(ranks)]
