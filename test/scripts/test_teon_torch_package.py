@@ -21,7 +21,7 @@ print(teon_torch.__file__, f"{p.norm().item():.3f}")  # the norm of a polar fact
 # torchtitan's trainer needs a GPU; its debug model and its optimizers' container do not. A state that is saved by names
 # and loaded in a second container continues with the same bits.
 TORCHTITAN_TEST = """
-import torch, torchtitan_llama
+import copy, torch, torchtitan_llama
 from torchtitan.models.llama3 import model_registry
 
 config = torchtitan_llama.teon_debugmodel()
@@ -41,7 +41,7 @@ def step(model, optimizers, seed):
 (a, first), (b, second) = build(), build()
 step(a, first, 1)
 b.load_state_dict(a.state_dict())
-second.load_state_dict(first.state_dict())
+second.load_state_dict(copy.deepcopy(first.state_dict()))
 step(a, first, 2)
 step(b, second, 2)
 assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
