@@ -50,7 +50,7 @@ class Teon(torch.optim.Optimizer):
     experts: tensors (experts, m, n) hold the matrices of a mixture's experts. "each": every expert's is a Muon matrix;
     "stack": each k consecutive experts of a tensor are a stack.
     head_size: rows of an attention head; the rows of each head are orthogonalized separately (--ortho-per-head).
-    rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/teon.md).
+    rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/optimizers.md).
     normalize_slices: divide each M_k by its norm before stacking.
     update_rms: replaces sqrt(m / n) by update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
     neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2.

@@ -1,6 +1,6 @@
 """Orthogonalization of batches of matrices: Newton-Schulz in two forms, AOL preconditioning, exact polar factor.
 
-Method, forms and restarts are the engine's (optim/orthogonalize.cpp, docs/teon.md).
+Method, forms and restarts are the engine's (optim/orthogonalize.cpp, docs/optimizers.md).
 """
 import math
 

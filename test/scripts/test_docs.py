@@ -22,6 +22,7 @@ from testing import (
     header,
     missing,
     missing_for_ranks,
+    needs,
     temporary_folder,
     write_shard,
     write_tokenizer,
@@ -211,6 +212,21 @@ class CommandsTest(Case):
             done = subprocess.run(["git", "-C", ROOT, "check-ignore", "-q", f"{name}/file"])
             self.assertEqual(done.returncode, 0, f"{name}: .gitignore lacks it")
 
+    @needs("numpy", "pyarrow", "tqdm", "tokenizers")
+    def test_the_commands_that_the_demo_prints_at_its_end_run(self):
+        script = (ROOT / "scripts/demo.sh").read_text()
+        flags = re.search(r"^flags=\((.*)\)$", script, re.M)[1].replace('"$steps"', "500")
+        text = re.search(r"<<END\n(.*)\nEND\n", script, re.S)[1]
+        commands = [line.strip() for line in text.replace("$model", "gpt2").replace("${flags[*]}", flags).splitlines()
+                    if line.startswith("    ")]
+        self.assertEqual([command.split()[0] for command in commands], ["python3", "./train_gpt2", "./generate"])
+        (self.folder / "FILE.txt").write_text((ROOT / "experiments/shakespeare.txt").read_text()[:50000])
+        for command in commands:
+            self.assertNotRegex(command, "[$]")
+            output = self.run_words(self.words_of(command.replace("datasets/mine", "datasets/demo")
+                                                  .replace("runs/mine", "runs/demo"), {}))
+        self.assertIn("The", output)
+
     def test_every_flag_exists(self):
         known = set()
         for program in PROGRAMS:
@@ -220,7 +236,7 @@ class CommandsTest(Case):
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
-                   "--create-dirs"}
+                   "--create-dirs", "--rm"}
         for page in PAGES:
             for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")

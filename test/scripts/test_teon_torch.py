@@ -67,8 +67,8 @@ class TeonTorchTest(unittest.TestCase):
                 self.assert_weights(train(self.golden, role, **options), name, role, 1e-4)
 
     def test_muon_equals_torchs(self):
-        # Both use bfloat16 and differ by as much as each differs from float64, .02 on such gradients (docs/teon.md),
-        # plus one more rounding.
+        # Both use bfloat16 and differ by as much as each differs from float64, .02 on such gradients
+        # (docs/optimizers.md), plus one more rounding.
         for name, nesterov in (("torch.plain", False), ("torch.nesterov", True)):
             for role in ("q", "up", "down"):
                 found = train(self.golden, role, ortho="jordan", nesterov=nesterov, ns_dtype=torch.bfloat16)
