@@ -206,10 +206,10 @@ double OrthoMethod::margin(int side) const {
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
 // Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
-// Dao-AILab's gram-newton-schulz, continued (docs/teon.md). float: error against float64 of five polar-express steps on
-// 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4 to 2e-4
-// with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5); eight
-// steps without a restart, up to 1.5e-2.
+// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). float: error against float64 of five polar-express
+// steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4
+// to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5);
+// eight steps without a restart, up to 1.5e-2.
 bool restarts_after(DType dtype, int step) {
     switch (dtype) {
         case DType::f32:

@@ -7,7 +7,7 @@ import numpy as np
 from .documents import cut_texts
 from .files import first_line
 from .shards import token_dtype
-from .source_bytes import SEPARATOR, corrections_of
+from .source_bytes import corrections_of
 
 BATCH_CHARS = 1 << 20  # text encoded at a time
 BATCH_DOCUMENTS = 1024
@@ -30,12 +30,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens of consecutive texts: an array of the shards' type, the documents that begin in it, corrections and the
-    documents' bytes, each document after a separator (source_bytes.py)."""
+    """Tokens of consecutive texts: an array of the shards' type, the documents that begin in it, and corrections
+    (source_bytes.py)."""
     tokens: object
     documents: int
     corrections: object
-    text: bytes
 
 
 class Batches:
@@ -102,7 +101,7 @@ class Batches:
             if begin:
                 pieces.append(self.delimiter)
             pieces.append(ids)
-            sources.append(text.encode())
+            sources.append(len(text.encode()))
             sizes.append(len(ids))
             kept_begins.append(begin)
         dtype = self.delimiter.dtype
@@ -111,9 +110,8 @@ class Batches:
         size = np.array(sizes, np.int64)
         ends = np.cumsum(size + begin)
         corrections = corrections_of(self.lengths(tokens, None), ends - np.maximum(size, begin), ends,
-                                     np.array([len(source) for source in sources], np.int64))
-        data = b"".join(SEPARATOR + source if begins else source for source, begins in zip(sources, kept_begins))
-        return Batch(tokens, int(begin.sum()), corrections, data)
+                                     np.array(sources, np.int64))
+        return Batch(tokens, int(begin.sum()), corrections)
 
 
 def encode_each(tokenizer, texts):

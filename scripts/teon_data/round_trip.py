@@ -5,7 +5,7 @@ from .files import WrongOption, counted
 from .token_table import adds_first_blank, decode
 
 SAMPLE_DOCUMENTS = 200
-SAMPLE_CHARS = 1 << 20        # of all documents of the sample, and 1/16 of it of one document
+SAMPLE_CHARS = 1 << 18        # of all documents of the sample, and 1/64 of it of one document
 ACCEPTED_SHARE = 0.1          # of the sample's documents that may change without --lossy
 HARD_TEXTS = (
     "a  b", " begins with a blank", "ends with a blank ", "\ttab\tand\r\nline breaks\n\n\n",
@@ -62,7 +62,7 @@ def sample(texts):
     """Returns the first documents of an iterator of texts, as many as a sample has."""
     found, chars = [], 0
     for text in texts:
-        text = text[:SAMPLE_CHARS // 16]
+        text = text[:SAMPLE_CHARS // 64]
         found.append(text)
         chars += len(text)
         if len(found) == SAMPLE_DOCUMENTS or chars >= SAMPLE_CHARS:

@@ -23,7 +23,7 @@ from .files import (
     sync_and_rename,
     sync_folder,
 )
-from .source_bytes import CORRECTION, TextHash, clipped, write_corrections
+from .source_bytes import CORRECTION, clipped, write_corrections
 
 HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
@@ -79,10 +79,9 @@ class Part:
     last: bool      # whether this is the last unit of the input file
     rows: tuple     # one count per ROW_COUNTS
     corrections: int  # after the tokens (source_bytes.py)
-    text: tuple     # (length, value) of the TextHash of its documents
 
-    HEADER = struct.Struct("<8s14q16s")
-    MAGIC = b"teonpar4"
+    HEADER = struct.Struct(f"<8s{5 + len(ROW_COUNTS)}q")
+    MAGIC = b"teonpar5"
 
     @staticmethod
     def name(file, unit):
@@ -90,7 +89,7 @@ class Part:
 
     def pack(self):
         return self.HEADER.pack(self.MAGIC, self.tokens, self.documents, self.consumed, self.last, *self.rows,
-                                self.corrections, self.text[0], self.text[1].to_bytes(16, "big"))
+                                self.corrections)
 
     @classmethod
     def read(cls, path, width):
@@ -101,11 +100,11 @@ class Part:
             size = os.fstat(file.fileno()).st_size
         if not match or len(header) < cls.HEADER.size:
             return None
-        magic, tokens, documents, consumed, last, *rows, corrections, length, value = cls.HEADER.unpack(header)
+        magic, tokens, documents, consumed, last, *rows, corrections = cls.HEADER.unpack(header)
         if magic != cls.MAGIC or size != cls.HEADER.size + tokens * width + corrections * CORRECTION.itemsize:
             return None
         return cls(int(match[1]), int(match[2]), path, tokens, documents, consumed, bool(last), tuple(rows),
-                   corrections, (length, int.from_bytes(value, "big")))
+                   corrections)
 
     def read_corrections(self, width):
         with open(self.path, "rb") as file:
@@ -122,21 +121,20 @@ def write_part(folder, file, unit, tokenized, rows, extent):
     path = os.path.join(folder, Part.name(file, unit))
     staged = f"{path}.{os.getpid()}.staged"
     tokens = documents = 0
-    corrections, text = [np.empty(0, CORRECTION)], TextHash()
+    corrections = [np.empty(0, CORRECTION)]
     with open(staged, "wb") as out:
         out.write(b"\0" * Part.HEADER.size)
         for batch in tokenized:
             out.write(batch.tokens)
             batch.corrections["first"] += tokens
             corrections.append(batch.corrections)
-            text.append_bytes(batch.text)
             tokens += batch.tokens.size
             documents += batch.documents
         corrections = np.concatenate(corrections)
         out.write(corrections)
         consumed, last = extent()
         part = Part(file, unit, path, tokens, documents, consumed, last, tuple(rows[name] for name in ROW_COUNTS),
-                    corrections.size, (text.length, text.value))
+                    corrections.size)
         out.seek(0)
         out.write(part.pack())
         sync_and_rename(out, staged, path)

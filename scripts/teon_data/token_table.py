@@ -34,10 +34,8 @@ def token_header(version_number, table, delimiter, first_blank=False):
 def identity(table, delimiter):
     """Returns a hash that is equal for equal tokenizers: that of tokens.bin in version 2, which older versions of this
     script always wrote, with 255 for longer tokens."""
-    digest = hashlib.sha256(token_header(2, table, delimiter))
-    for token in table:
-        digest.update(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token)
-    return digest.hexdigest()
+    tokens = b"".join(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token for token in table)
+    return hashlib.sha256(token_header(2, table, delimiter) + tokens).hexdigest()
 
 
 def decode(table, first_blank, tokens):

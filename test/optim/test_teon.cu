@@ -362,7 +362,7 @@ TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in
     };
     // Bounds are relative to the distance that the weights move. Float differs from float64 by at most ten updates of
     // 6e-5. Two bf16 runs, PyTorch's and this program's, differ from each other as much as each differs from float64
-    // (docs/teon.md, "Rounding": .02 on such gradients).
+    // (docs/optimizers.md, "Rounding": .02 on such gradients).
     std::vector<Case> cases;
     auto add = [&](std::string name, int K, int mode, double bound, auto change) {
         OptimizerOptions o = teon_options(K, mode, {Role::q, Role::mlp_up, Role::mlp_down});

@@ -35,6 +35,7 @@ from testing import (
 )
 
 PROGRAM = BUILD / "train_gpt2"
+PATIENCE = 600  # seconds for a run that must end by itself; `make soak` may share the machine with other work
 # The relative change of a loss that another order of sums may cause. A GPU's Newton-Schulz rounds to f16.
 FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
 if ON_GPUS:
@@ -81,7 +82,7 @@ class Ranks(RunCase):
 
     def train(self, ranks, out, *flags, steps=None, command=None):
         command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
-        return self.call(*command, timeout=120, env=environment())
+        return self.call(*command, timeout=PATIENCE, env=environment())
 
     def launch(self, command, **variables):
         return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
@@ -555,7 +556,7 @@ class Failures(Ranks):
                 command = self.command(out, *flags, "--keep-last", "2", "--resume", steps=steps)
                 process = self.launch(self.ranks(n, command))
                 try:
-                    output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else 120)
+                    output, _ = process.communicate(timeout=rng.uniform(0.2, 0.8) * duration if kills > 0 else PATIENCE)
                     self.assertEqual(process.returncode, 0, output)
                     break
                 except subprocess.TimeoutExpired:

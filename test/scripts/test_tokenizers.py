@@ -60,10 +60,8 @@ class TestKinds(PrepareCase):
                 self.assertEqual(prompts(out / "tokenizer", kept), found)
                 self.assertEqual(prompts(self.path(name), kept), found)  # as a published model's folder
 
-                data = b"".join(b"\xff" + text.encode() for text in kept)
-                self.assertEqual(sum(shard["text_bytes"] for shard in manifest["shards"]), len(data) - len(kept))
-                self.assertEqual(manifest["text"], {"bytes": len(data) - len(kept),
-                                                    "hash": f"{int.from_bytes(data, 'big') % (2**128 - 159):032x}"})
+                self.assertEqual(sum(shard["text_bytes"] for shard in manifest["shards"]),
+                                 sum(len(text.encode()) for text in kept))
                 self.assertEqual(run("verify", out)[0], 0)
 
     @needs("numpy", data=[BUILD / "train_gpt2"])
@@ -119,17 +117,6 @@ class TestCorrections(PrepareCase):
                 for first, size, difference in part.tolist():
                     of = next(c for c in corrections if c[0] <= first + begin < c[0] + c[1])
                     self.assertLess(abs(difference - Fraction(of[2] * size, of[1])), 1)
-
-    def test_the_hash_of_texts_is_that_of_its_parts(self):
-        draw = random.Random(5)
-        data = draw.randbytes(5000)
-        for _ in range(20):
-            text, at = source_bytes.TextHash(), 0
-            while at < len(data):
-                size = draw.randint(0, 900)
-                text.append_bytes(data[at:at + size])
-                at += size
-            self.assertEqual((text.length, text.value), (5000, int.from_bytes(data, "big") % source_bytes.PRIME))
 
 
 @needs("tokenizers", "sentencepiece", "tiktoken")
