@@ -410,3 +410,24 @@ class ModelsTest(Case):
         # 768 x 768 in the standard form: three in each of five steps. The other three shapes in the Gram form: 11 in
         # the three steps before the restart, and 7 in the two after it.
         self.assertEqual(products, 3 * 5 + 3 * (11 + 7))
+
+    @needs("torch", "safetensors", "transformers")
+    def test_experts_need_no_launch_per_matrix(self):
+        for experts in ("each", "stack"):
+            launches = []
+            for layers, count in ((2, 4), (3, 4), (2, 8)):
+                with torch.device("meta"):
+                    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+                        **SIZES | {"num_hidden_layers": layers}, num_experts_per_tok=2, head_dim=8, num_experts=count,
+                        moe_intermediate_size=24))
+                for p in model.parameters():
+                    p.grad = torch.empty_like(p)
+                hidden, _ = teon_torch.stacks_of(model, experts=experts, k=2 if experts == "stack" else 1)
+                optimizer = teon_torch.Teon(hidden)
+                optimizer.step()
+                with Operations() as operations:
+                    optimizer.step()
+                launches.append(operations.names())
+            self.assertEqual(launches[0], launches[2])  # of another number of experts
+            if experts == "each":  # else the third layer is a shorter stack of Q, K and V
+                self.assertEqual(launches[0], launches[1])
