@@ -27,7 +27,7 @@ show() {
 }
 
 corpus=build/shakespeare
-sample=125  # the context has 128
+sample=145  # 400 characters
 if ! [ -e $corpus/manifest.json ] && ! show "$python" scripts/prepare.py experiments/shakespeare.txt \
     --tokenizer train:4096 --out $corpus; then
     echo "demo: continuing with a token for each byte"

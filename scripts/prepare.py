@@ -26,7 +26,7 @@ from arguments import Parser as ArgumentParser
 
 try:
     from startup import complain, exit_code, printable
-    from teon_data import shards, tokenizer
+    from teon_data import shards, tokenizer_folder
     from teon_data.files import Failure, UsageError, counted, quantity
     from teon_data.interrupts import handle
     from teon_data.pipeline import Run, reasons
@@ -106,7 +106,7 @@ def parse(arguments):
     add("--lossy", action="store_true", help="accept a tokenizer from whose tokens texts cannot be restored")
     options = parser.parse_args(arguments)
 
-    tokenizer.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
+    tokenizer_folder.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
     check_name(options.out)
     name = options.name or default_name(options.source[0])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):

@@ -12,11 +12,10 @@ from startup import printable
 from experiments import Fault, significance
 
 # If these and the seed are equal, two runs begin with the same weights and see the same batches: they are a pair.
-START = {"program", "model", "layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "mlp",
-         "vocab_size", "vocab-size", "context", "tied_head", "init_from", "init-from", "data", "seq-len",
-         "batch-tokens", "shuffle", "document-mask"}
+START = {"program", "layers", "channels", "heads", "kv_heads", "head_size", "ffn", "mlp", "vocab_size", "context",
+         "tied_head", "init_from", "data", "seq-len", "batch-tokens", "shuffle", "document-mask"}
 # The shape of a model: one of these usually identifies it.
-SHAPE = {"layers", "channels", "heads", "kv_heads", "kv-heads", "head_size", "ffn", "context"}
+SHAPE = {"layers", "channels", "heads", "kv_heads", "head_size", "ffn", "context"}
 RATE, EMBEDDING_RATE = "lr", "adamw-lr"
 
 
@@ -89,7 +88,7 @@ def label_of(run, rivals, without=frozenset()):
     if mine.get(EMBEDDING_RATE) == mine.get(RATE) and RATE in differs:
         differs.discard(EMBEDDING_RATE)  # it follows
     if "vocab_size" in differs:
-        differs -= {"tokenizer", "val-data", "eval_windows", "vocab-size"}  # vocab_size identifies the tokenizer
+        differs -= {"tokenizer", "val-data", "eval_windows"}  # vocab_size identifies the tokenizer
     differs -= without | implied(differs & SHAPE, mine, rivals)
     settings = [setting(k, mine[k]) for k in mine if k in differs and k not in ("optimizer", "data")]
     if "data" in differs:

@@ -14,8 +14,8 @@ IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only"
            "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
            "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the resulting number of steps is compared
-# Options of later versions, with their value in runs of earlier versions.
-SINCE = {"grad-comm-dtype": "float", "matmul-dtype": "same"}
+# Properties of models and options that came after 0.2.0, with their value in earlier runs.
+SINCE = {"dropout": 0.0}
 
 
 class Diverged(BadRun):

@@ -5,19 +5,18 @@ documents  the documents in a unit
 columns    tables: parquet, Arrow, CSV
 compression   .gz and .zst
 batches    texts to tokens, some at a time
-tokenizer  tokenizers behind one interface, and their folder beside the shards
+tokenizer  tokenizers behind one interface
+tokenizer_folder  makes the folder beside the shards with a tokenizer's files
+first_texts   the first texts of the input, to train a tokenizer and to check one
 token_table   tokens.bin, the bytes of every token
 round_trip    whether texts can be restored from their tokens
 source_bytes  bytes of text behind tokens
 shards     the binary layout, parts and shards on disk, verify and info
 workers    the worker processes and their tasks
 pipeline   the order of work, and the state from which an interrupted run continues
+folder_checks  whether options and input are those of that state
 progress   the progress bar
 files      errors, quantities, atomic writing of files
 """
-
-import os
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's; the workers use all cores
 
 VERSION = "1.1"

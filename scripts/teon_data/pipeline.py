@@ -12,29 +12,24 @@ before the frontier are removed, and parts after it are kept.
 """
 
 import collections
-import contextlib
-import fcntl
 import os
 import shutil
 import time
 
-from . import VERSION, round_trip
+from . import VERSION, folder_checks, round_trip, tokenizer_folder
 from . import tokenizer as tokenizers
 from .batches import Advance, Note
-from .documents import Reader
-from .files import Failure, UsageError, WrongOption, check_shape, read_json, sync_folder, write_json
+from .files import Failure, WrongOption, check_shape, read_json, sync_folder, write_json
+from .first_texts import sample_texts, training_texts
 from .interrupts import raise_received
 from .progress import Progress
 from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
-from .sources import LocalSource, open_source, units
+from .sources import open_source, units
 from .workers import Join, Pool, Tokenize
 
 STATE_VERSION = 6
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 NAMED_TEXTS = 20    # that are left out; further ones are only counted
-MOST_UNITS, MOST_SHARDS = 100_000, 10_000
-BYTES_OF_TOKEN = 4  # about, of text
-LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
 CURES = {  # reason of bad rows: advice
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
@@ -46,20 +41,6 @@ CURES = {  # reason of bad rows: advice
 STATE = {"options": dict, "source": dict, "files": [list], "next_shard": int, "frontier": [int], "shards": [SHARD],
          "consumed": int, "rows": {str: int}, "tokenizer": {"vocab_size": int, "delimiter": int}}
 SOURCE = {"kind": str, "files": [{"file": str, "bytes": int}]}  # of a manifest in this version
-
-
-def check_counts(job, files):
-    """Refuses options that divide the input into so many units or shards that it would take days, before any work."""
-    text = sum(file.size for file in files if file.kind in ("txt", "jsonl"))  # units of tables have a part at least
-    if text > MOST_UNITS * job.unit_bytes:
-        raise UsageError(f"--unit-bytes {job.unit_bytes}: divides this input into {text // job.unit_bytes:,} units; "
-                         f"use at least {-(-text // MOST_UNITS)}, or leave it out")
-    tokens = sum(file.size for file in files) // BYTES_OF_TOKEN
-    tokens = tokens if job.max_tokens is None else min(tokens, job.max_tokens)
-    if tokens > MOST_SHARDS * job.shard_tokens:
-        raise UsageError(f"--shard-tokens {job.shard_tokens}: divides about {tokens:,} tokens into "
-                         f"{tokens // job.shard_tokens:,} shards; use at least {-(-tokens // MOST_SHARDS)}, or leave "
-                         "it out")
 
 
 class Run:
@@ -80,9 +61,9 @@ class Run:
         finished = self._finished_manifest()
         if finished:
             return finished, False
-        self._check_folder()
+        folder_checks.check_folder(self.job, self.folder)
         os.makedirs(self.parts_folder, exist_ok=True)
-        lock = self._lock()
+        lock = folder_checks.lock(self.job, self.folder)
         pool = None
         try:
             finished = self._finished_manifest()  # the run that held the lock may have finished it
@@ -117,62 +98,12 @@ class Run:
         if not os.path.exists(self.manifest_path):
             return None
         manifest = read_manifest(self.job.out)
-        self._compare_options(manifest.get("options"), "shards")
+        folder_checks.compare_options(self.job, manifest.get("options"), "shards")
         check_shape(manifest["source"], SOURCE, self.manifest_path, "source")
         if manifest["source"]["kind"] == "local":
-            self._compare_files(manifest["source"]["files"])
+            folder_checks.compare_files(self.job, manifest["source"]["files"])
         shutil.rmtree(self.folder, ignore_errors=True)
         return manifest
-
-    def _compare_options(self, recorded, what):
-        wanted = self.job.identity()
-        if not isinstance(recorded, dict):
-            raise UsageError(f"{self.job.out} contains {what} of another tool; choose another --out")
-        changed = [key for key in wanted if recorded.get(key) != wanted[key]]
-        if changed:
-            key = changed[0]
-            raise UsageError(f"{self.job.out} contains {what} made with other options ({key}: {recorded.get(key)}, now "
-                             f"{wanted[key]}); use the same options, remove the folder or choose another --out")
-
-    def _compare_files(self, recorded):
-        """Refuses local files that have changed since the folder was completed. Missing files are accepted."""
-        try:
-            found = [(file.path, file.size) for file in LocalSource(self.job.inputs).files]
-        except UsageError:
-            return
-        self._compare_list([file["file"] for file in recorded], [path for path, _ in found])
-        for file, (path, size) in zip(recorded, found):
-            if file["bytes"] != size:
-                raise self._changed(path)
-
-    def _compare_list(self, recorded, paths):
-        if recorded != paths:
-            raise UsageError(f"the list of input files has changed since {self.job.out} was begun; give the same "
-                             "files, remove the folder or choose another --out")
-
-    def _changed(self, path):
-        return Failure(f"{path} has changed since its first part was tokenized; remove {self.job.out} to start again")
-
-    def _check_folder(self):
-        if os.path.exists(self.job.out) and not os.path.isdir(self.job.out):
-            raise UsageError(f"--out {self.job.out}: not a folder")
-        if os.path.isdir(self.job.out) and not os.path.isdir(self.folder):
-            if any(name.endswith(".bin") for name in os.listdir(self.job.out)):
-                raise UsageError(f"{self.job.out} contains .bin files of another tool; choose another --out")
-
-    def _lock(self):
-        """Locks the work folder. The workers inherit the lock, so it is free when all workers of a killed run have
-        ended."""
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        for _ in range(LOCK_PATIENCE * 10):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            except BlockingIOError:
-                time.sleep(0.1)
-            except OSError:  # a file system without locks
-                return descriptor
-        raise Failure(f"{self.job.out}: another prepare is at work in this folder")
 
     def _restore(self):
         """Reads the state, or begins a new one, and sets everything that the loop needs."""
@@ -182,7 +113,7 @@ class Run:
             if state["version"] != STATE_VERSION:
                 raise Failure(f"{self.state_path}: written by another version of prepare; remove {self.job.out}")
             check_shape(state, STATE, self.state_path)
-            self._compare_options(state["options"], "an unfinished set of shards")
+            folder_checks.compare_options(job, state["options"], "an unfinished set of shards")
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
         self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
@@ -192,10 +123,11 @@ class Run:
         if state:
             loaded = tokenizers.load(folder)
         else:
-            check_counts(job, self.source.files)
-            description = tokenizers.create(folder, job.tokenizer, job.bpe_dir, job.delimiter, self._training_texts())
+            folder_checks.check_counts(job, self.source.files)
+            description = tokenizer_folder.create(folder, job.tokenizer, job.bpe_dir, job.delimiter,
+                                                  training_texts(job, self.source, self.notice))
             loaded = tokenizers.load(folder)
-            self._check_round_trip(loaded)
+            round_trip.check(loaded, round_trip.sample(sample_texts(job, self.source)), job.lossy, self.notice)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)
             state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
@@ -205,57 +137,9 @@ class Run:
         self.tokenizer = state["tokenizer"]
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
         self.options = job.read_options(loaded.cuttable)
-        self._accept_inputs(files)
+        folder_checks.accept_inputs(job, state, files, self.parts_folder)
         write_json(self.state_path, state)
         self._gather_parts()
-
-    def _check_round_trip(self, tokenizer):
-        def documents():
-            with contextlib.suppress(Failure):  # a worker meets it again, in the order of the input
-                yield from self._first_texts()
-
-        round_trip.check(tokenizer, round_trip.sample(documents()), self.job.lossy, self.notice)
-
-    def _training_texts(self):
-        """Yields the first --train-bytes of the input's text, for train:SIZE."""
-        size = sum(file.size for file in self.source.files)
-        whole = size <= self.job.train_bytes and all(file.kind == "txt" and not file.compression
-                                                     for file in self.source.files)
-        self.notice(f"training a tokenizer on the input's {size:,} bytes" if whole else
-                    f"training a tokenizer on at most the first {self.job.train_bytes:,} bytes of the input's text")
-        left = self.job.train_bytes
-        for text in self._first_texts():
-            yield text
-            left -= len(text.encode())
-            if left <= 0:
-                return
-
-    def _first_texts(self):
-        """Yields the texts of the input in order; a text file that is one document in pieces."""
-        with contextlib.closing(Reader(self.job.read_options(cuttable=True))) as reader:
-            for index, file in enumerate(self.source.files):
-                while (path := self.source.local_path(index)) is None:
-                    time.sleep(0.2)
-                for unit in units(index, path, file, reader.options):
-                    for text, _ in reader.documents(unit, collections.Counter()):
-                        yield text
-                    if reader.extent()[1]:
-                        break
-
-    def _accept_inputs(self, files):
-        """Accepts changes since the last run in files of which no token was used, and refuses all others."""
-        recorded = self.state["files"]
-        self._compare_list([file[0] for file in recorded], [file[0] for file in files])
-        file, unit, skip = self.state["frontier"]
-        begun = file + 1 if unit or skip else file
-        for index, (old, new) in enumerate(zip(recorded, files)):
-            if old != new and index < begun:
-                raise self._changed(new[0])
-            if old != new:
-                for name in os.listdir(self.parts_folder):
-                    if name.startswith(f"{index:06d}_"):
-                        os.remove(os.path.join(self.parts_folder, name))
-        self.state["files"] = files
 
     def _gather_parts(self):
         """Uses the existing parts and removes all other files."""

@@ -10,9 +10,11 @@ Needs only torch. docs/teon_torch.md explains it; the parts are
     optimizer          Teon: momentum, unfolding, update
     orthogonalization  Newton-Schulz, its Gram form, AOL, SVD
     distribution       FSDP2, DTensor and DDP: owners of stacks, and what is sent
+    chained            ChainedOptimizer: Teon and AdamW as one, for trainers that take one optimizer
 """
+from teon_torch.chained import ChainedOptimizer
 from teon_torch.groups import stacks_of
 from teon_torch.optimizer import Teon
 from teon_torch.orthogonalization import NEWTON_SCHULZ, orthogonalize
 
-__all__ = ["NEWTON_SCHULZ", "Teon", "orthogonalize", "stacks_of"]
+__all__ = ["ChainedOptimizer", "NEWTON_SCHULZ", "Teon", "orthogonalize", "stacks_of"]

@@ -114,10 +114,11 @@ class Plan:
     """The buckets of a step, for the matrices that have a gradient.
 
     rows: for each process group, {a tensor, in words: its state}, which must be equal on all of its ranks.
-    elsewhere: the tensors whose state other ranks have."""
+    elsewhere: the tensors whose state other ranks have.
+    refusal: why the step cannot be taken, or None."""
 
     def __init__(self, key, groups, process_group, on_owner):
-        self.key, self.rows, self.buckets = key, {}, []
+        self.key, self.rows, self.buckets, self.refusal = key, {}, [], None
         self._process_group, self._on_owner, self._shardings = process_group, on_owner, {}
         stacks = [(group, params) for group in groups for params in self._undivided(group)]
         owners = self._owners(stacks)
@@ -202,16 +203,22 @@ class Plan:
 
     def _describe(self, i, group):
         role = group.get("role", f"group {i}")
-        names = group.get("names") or [f"{role}, matrix {at}" for at in range(len(group["params"]))]
+        names = group.get("param_names") or [f"{role}, matrix {at}" for at in range(len(group["params"]))]
         for name, p in zip(names, group["params"]):
+            why = distribution.why_refused(p, p.grad)
+            self.refusal = self.refusal or why and f"{name}: {why}"
             sharding = self._sharding(group, p)
             if sharding is None:
                 continue
             rows = self.rows.setdefault(sharding.group, {})
             placement = f" {p.placements} on ranks {list(sharding.ranks)}" if isinstance(p, DTensor) else ""
-            rows[name] = (f"{'no' if p.grad is None else 'a'} gradient, {tuple(p.shape)} {p.dtype}{placement}")
-            rows.setdefault(f"the options of {role}", repr({name: value for name, value in sorted(group.items())
-                                                           if name not in ("params", "names", "lr", "initial_lr")}))
+            gradient = "no gradient" if p.grad is None else "a gradient"
+            if isinstance(p.grad, DTensor) and p.grad.placements != p.placements:
+                gradient += f" placed as {p.grad.placements}"
+            rows[name] = f"{gradient}, {tuple(p.shape)} {p.dtype}{placement}"
+            options = {key: value for key, value in sorted(group.items())
+                       if key not in ("params", "param_names", "lr", "initial_lr")}
+            rows.setdefault(f"the options of {role}", repr(options))
 
 
 def stacks_of_item(group, params):

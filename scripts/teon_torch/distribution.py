@@ -64,8 +64,26 @@ def as_local(tensor):
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
+def place_of(tensor):
+    """Returns where a DTensor lies; None for another tensor or none."""
+    return (id(tensor.device_mesh), tensor.placements) if isinstance(tensor, DTensor) else None
+
+
+def why_refused(p, grad):
+    """Returns why a gradient cannot be laid on ranks as its parameter is, or None."""
+    if grad is None or isinstance(p, DTensor) and isinstance(grad, DTensor) and p.device_mesh == grad.device_mesh:
+        return None
+    if isinstance(p, DTensor) != isinstance(grad, DTensor):
+        kinds = ["a DTensor" if isinstance(x, DTensor) else "a plain tensor" for x in (p, grad)]
+        return f"the parameter is {kinds[0]} and its gradient {kinds[1]}; give it a gradient of its own kind"
+    if not isinstance(p, DTensor):
+        return None
+    return (f"the parameter is on ranks {p.device_mesh.mesh.tolist()} and its gradient on "
+            f"{grad.device_mesh.mesh.tolist()}; both must be on one mesh")
+
+
 def placed_as(grad, p):
-    """Returns a gradient that lies on ranks as its parameter does."""
+    """Returns a gradient that lies on ranks as its parameter does, redistributed if it is sharded in another way."""
     if not isinstance(p, DTensor) or grad.placements == p.placements:
         return grad
     return grad.redistribute(p.device_mesh, p.placements)

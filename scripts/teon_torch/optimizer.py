@@ -156,7 +156,8 @@ class Teon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         """Performs one update and returns the result of closure. Raises RuntimeError, before any change, for sparse
-        gradients and for a capture that was not prepared; ValueError if ranks differ."""
+        gradients and for a capture that was not prepared; ValueError if ranks differ, or if a gradient is on another
+        mesh than its parameter."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -170,12 +171,16 @@ class Teon(torch.optim.Optimizer):
                 raise RuntimeError("to capture step(), construct Teon with capturable=True and take one step before")
         plan = self._current_plan()
         self._agree(plan)
+        if plan.refusal:
+            raise ValueError(plan.refusal)
+        for p in plan.elsewhere:  # torch.distributed.checkpoint expects every parameter of a group to have an entry
+            self.state.setdefault(p, {})
         overlap((self._update(bucket) for bucket in plan.buckets), plan.exchanges)
         return loss
 
     def _current_plan(self):
         """Returns the plan for the matrices that have gradients now; it changes only if they do."""
-        key = tuple((id(p), p.grad is None, id(p.device_mesh) if isinstance(p, DTensor) else None)
+        key = tuple((id(p), p.grad is None, distribution.place_of(p), distribution.place_of(p.grad))
                     for group in self.param_groups for p in group["params"])
         if self._plan is None or self._plan.key != key:
             self._plan = Plan(key, self.param_groups, self.process_group, self.shard == "optimizer")
@@ -240,9 +245,6 @@ class Teon(torch.optim.Optimizer):
             if name not in self.state[p]:
                 self.state[p][name] = distribution.zeros_for(
                     p, momentum_type(p), None if name == "momentum" else input_dim(bucket.group))
-        if bucket.on_owner:
-            for p in bucket.params:  # on a rank without any state, torch.distributed.checkpoint would call step() again
-                self.state.setdefault(p, {})
         return [self.state[p][name] for p in bucket.kept]
 
 
@@ -286,8 +288,7 @@ def update_of_part(x, v, group, lr):
     o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
     factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
     if v is not None:
-        v = v.view(*o.shape[:-1], 1)
-        o, v = normalize_neurons(o, v, group)
+        o, v = normalize_neurons(o, v.view(*o.shape[:-1], 1), group)
         v = v.flatten(2, 3).flatten(0, 1)
         factor = group["update_rms"] or factor
     if v is None or not group["update_rms"]:  # else the root mean square is given

@@ -49,7 +49,7 @@ def default_steps(aol):
 
 def flops(m, n, method="polar-express", steps=5, dtype=torch.float32, form="auto"):
     """Returns the floating-point operations for an m x n matrix. Torch computes symmetric products in full."""
-    short, long = sorted((m, n))
+    short, long = (n, m) if m > n else (m, n)  # torch.compile cannot sort sizes that are not known yet
     if method == "svd":
         return 8 * long * short**2 + 20 * short**3
     if resolve_form(m, n, method, steps, dtype, form) == "standard":

@@ -178,7 +178,7 @@ class ExportTest(RunCase):
         self.assertEqual(tokenizer.eos_token_id, 50256)
 
     def tokenizer_sources(self):
-        """Returns {kind: arguments of tokenizer.create} for the kinds of tokenizers that can be made here."""
+        """Returns {kind: arguments of tokenizer_folder.create} for the kinds of tokenizers that can be made here."""
         corpus = [(ROOT / name).read_text() for name in ("README.md", "Makefile")]
         sources = {"trained BPE": ("train:400", None, None, corpus)}
         if BPE.is_dir() and not missing("tiktoken"):
@@ -196,7 +196,7 @@ class ExportTest(RunCase):
     def test_exported_tokenizers_give_the_tokens_of_the_data(self):
         """With the transformers installed and with version 4. No text spells a special token: transformers makes the
         token of it, data do not."""
-        from teon_data import tokenizer
+        from teon_data import tokenizer, tokenizer_folder
 
         texts = ["", " ", *hard_texts(words=[word for word in WORDS if not word.startswith(("<", "["))])]
         (self.folder / "texts.json").write_text(json.dumps(texts))
@@ -204,7 +204,7 @@ class ExportTest(RunCase):
         for kind, arguments in self.tokenizer_sources().items():
             data = self.folder / f"{kind} data"
             data.mkdir()
-            made = tokenizer.create(str(data / "tokenizer"), *arguments)
+            made = tokenizer_folder.create(str(data / "tokenizer"), *arguments)
             write_shards(data, [i % made["vocab_size"] for i in range(3000)],
                          [token % made["vocab_size"] for token in self.val])
             (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))

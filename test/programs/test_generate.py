@@ -375,10 +375,10 @@ class PreparedTest(Case):
         """GPT-2's files become a tokenizer.json. A post-processor of byte offsets is kept and a template is added; an
         existing template stays as it is."""
         import tokenizers
-        from teon_data import tokenizer
+        from teon_data import tokenizer, tokenizer_folder
 
         folder = self.folder
-        tokenizer.train(str(folder / "tokenizer.json"), 300, [(ROOT / "Makefile").read_text()])
+        tokenizer_folder.train(str(folder / "tokenizer.json"), 300, [(ROOT / "Makefile").read_text()])
         trained = json.loads((folder / "tokenizer.json").read_text())
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in trained["model"]["merges"]]
         words = [*tokenizer.byte_alphabet().values(), *(pair.replace(" ", "") for pair in merges)]
@@ -399,8 +399,8 @@ class PreparedTest(Case):
                 data = folder / kind
                 data.mkdir()
                 source = "gpt2" if kind == "gpt2" else str(folder / f"{kind}.json")
-                made = tokenizer.create(str(data / "tokenizer"), source, kind == "gpt2" and str(folder / "bpe"),
-                                        None, None)
+                made = tokenizer_folder.create(str(data / "tokenizer"), source,
+                                               kind == "gpt2" and str(folder / "bpe"), None, None)
                 tokens = [i % made["vocab_size"] for i in range(500)]
                 write_shard(data / "t_train_000000.bin", tokens)
                 (data / "manifest.json").write_text(

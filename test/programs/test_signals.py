@@ -4,7 +4,6 @@ oneDNN's generated code keeps other addresses in the stack pointer, where a sign
 test/support/outside_the_stack.c does the same during each product.
 """
 
-import os
 import platform
 import re
 import shutil
@@ -72,20 +71,6 @@ class Signals(RunCase):
             for at in (0, 1, 777):  # products 0 and 1 belong to the first step, which the signal ends
                 with self.subTest(number, at=at):
                     self.assertEqual(self.stop_by_signal(number, at, f"{number.name}-{at}") > 0, at == 777)
-
-    def test_ctrl_c_ends_a_shells_loop(self):
-        loop = 'for i in 1 2; do "$@" --out $OUT/loop-$i || echo "status $?"; done'
-        shell = self.start("bash", "-c", loop, "bash", *self.command("unused", steps=10**6)[:-2],
-                           stderr=subprocess.STDOUT, start_new_session=True,
-                           env=test_ranks.environment(OUT=self.folder))
-        for line in shell.stdout:
-            if re.match(r"step +\d+/", line):
-                break
-        os.killpg(shell.pid, signal.SIGINT)
-        output = shell.communicate(timeout=120)[0]
-        self.assertEqual(shell.returncode, -signal.SIGINT, output)
-        self.assertTrue((self.checkpoint("loop-1", self.last_step(output)) / "manifest.json").exists())
-        self.assertFalse((self.folder / "loop-2").exists())
 
     def stop_one_of_two_ranks(self, number, at, out):
         command = test_ranks.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, steps=10**6))

@@ -117,10 +117,10 @@ class CompareTest(Case):
         self.assertNotIn("lr", " ".join(labels))
 
     def test_a_run_without_an_option_of_later_versions_had_its_default(self):
-        for seed, options in enumerate(({}, {"grad-comm-dtype": "float"}, {"grad-comm-dtype": "bf16"})):
+        for seed, options in enumerate(({}, {"dropout": 0.0}, {"dropout": 0.1})):
             write_run(self.folder / str(seed), "teon", seed, **options)
         rows = [row[:2] for row in self.rows(self.folder)[1]]
-        self.assertEqual(rows, [["teon grad-comm-dtype=float", "2"], ["teon grad-comm-dtype=bf16", "1"]])
+        self.assertEqual(rows, [["teon dropout=0", "2"], ["teon dropout=0.1", "1"]])
 
     def test_a_run_of_a_version_before_0_2_is_named_and_omitted(self):
         write_run(self.folder / "new")

@@ -23,11 +23,11 @@ class CorpusTest(Case):
 
     @needs("numpy", "pyarrow", "tqdm")
     def test_prepare_accepts_the_folder(self):
-        from teon_data import shards, tokenizer
+        from teon_data import shards, tokenizer, tokenizer_folder
         manifest, faults = shards.verify(str(self.out), 1)
         self.assertEqual(faults, [])
         self.assertEqual({shard["split"] for shard in manifest["shards"]}, {"train", "val"})
-        made = tokenizer.create(str(self.folder / "tokenizer"), "bytes", None, None, ())
+        made = tokenizer_folder.create(str(self.folder / "tokenizer"), "bytes", None, None, ())
         self.assertEqual(made, manifest["tokenizer"])
         for file in ("description.json", "tokens.bin"):
             self.assertTrue((self.out / "tokenizer" / file).exists())

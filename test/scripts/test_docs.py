@@ -42,13 +42,14 @@ NOT_RUN = {  # the beginning of a command: why
     "CUDA_ORDER=": "the same", "CUDA_DEVICE=": "the same", "CUDA_STRICT=": "the same",
     "scripts/setup.sh dev": "installs",
     "python3 scripts/prepare.py fineweb": "needs a network", "sbatch": "needs a Slurm cluster",
+    "torchrun --nproc-per-node 2 scripts/teon_torch_examples": "test_teon_torch_package.py runs it where torch is",
     "torchrun": "needs GPUs", "python3 scripts/reproduce.py": "test_reproduce.py runs it",
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs a network or the server",
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
-    "pip install ./scripts": "test_teon_torch.py does it",
-    "python3 scripts/teon_torch_example.py": "test_teon_torch.py runs it where torch is",
+    "pip install ./scripts": "test_teon_torch_package.py does it",
+    "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
     "podman": "needs a container engine; test/machines.sh runs the image's steps",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}
 MADE = ("make help", "make check-layers", "make compile_commands.json")  # the others are planned
@@ -235,7 +236,7 @@ class CommandsTest(Case):
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
-                   "--create-dirs"}
+                   "--create-dirs", "--rm"}
         for page in PAGES:
             for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")

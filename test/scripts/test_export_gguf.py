@@ -26,11 +26,11 @@ class ExportTest(RunCase):
 
     def trained_on(self, source, **how):
         """Returns a checkpoint of a model whose data have this tokenizer."""
-        from teon_data import tokenizer
+        from teon_data import tokenizer_folder
 
         data = self.folder / "data"
         data.mkdir()
-        made = tokenizer.create(str(data / "tokenizer"), source, how.get("bpe"), None, how.get("texts"))
+        made = tokenizer_folder.create(str(data / "tokenizer"), source, how.get("bpe"), None, how.get("texts"))
         testing.write_shards(data, testing.learnable(2000), testing.learnable(200))
         (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
         self.train("run", data=data)

@@ -224,17 +224,6 @@ if not os.path.exists(os.path.join(flags["out"], "step_00000001")):
                 self.assertEqual(len(list(out.glob("*/started"))), jobs)
                 self.sweep(*arguments)
 
-    def test_ctrl_c_lets_a_cell_of_reproduce_py_save(self):
-        words = f"['{sys.executable}', 'fake.py'], dict(lr='1', seed='1'), 'cell'"
-        program = f"from experiments import cells; cells.run_cell({words})"
-        process = self.start(sys.executable, "-c", program, start_new_session=True,
-                             env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)"),
-                             PYTHONPATH=SCRIPTS)
-        self.wait_for((self.folder / "cell" / "ready").exists)
-        os.killpg(process.pid, signal.SIGINT)
-        self.assertIn("KeyboardInterrupt", process.communicate()[1])
-        self.assertTrue((self.folder / "cell" / "step_00000001").exists())
-
     def test_a_second_ctrl_c_kills_the_cells(self):
         process = self.start(*self.command("--grid", "lr=1"),
                              env=self.environment(FAKE=self.SAVES, SAVE_TAKES="1000000", END=""))

@@ -383,3 +383,56 @@ class TorchOptimizerTest(unittest.TestCase):
         with Operations() as operations:
             optimizer.step()
         self.assertFalse([name for name in operations.names() if "zeros" in name])
+
+    def test_orthogonalize_compiles_whole(self):
+        # fullgraph=True raises where a graph would break; aot_eager traces as the default backend does, without its
+        # compiler.
+        z = torch.randn(3, 12, 30, generator=torch.Generator().manual_seed(0))
+        for options in ({}, {"form": "standard", "aol": True},
+                        {"dtype": torch.bfloat16, "form": "gram", "steps": 4, "method": "you"}):
+            torch._dynamo.reset()  # its limit of recompilations counts all options
+            compiled = torch.compile(teon_torch.orthogonalize, fullgraph=True, backend="aot_eager")
+            for x in (z, z.mT, z[0]):
+                wanted = teon_torch.orthogonalize(x, **options)
+                error = ((compiled(x, **options) - wanted).norm() / wanted.norm()).item()
+                # Operations in another order; a bfloat16 has 8 bits.
+                self.assertTrue(error <= (.02 if "dtype" in options else 1e-5), f"{options}: {error:.2g}")
+
+    def test_a_chain_is_one_optimizer(self):
+        def chained():
+            p, q = matrix(), matrix(3, 2, seed=1)
+            return (p, q), teon_torch.ChainedOptimizer(teon_torch.Teon([p], lr=.1), torch.optim.AdamW([q], lr=.1))
+
+        def steps(params, optimizer, seeds):
+            for seed in seeds:
+                for p in params:
+                    p.grad = matrix(*p.shape, seed=seed).grad
+                optimizer.step()
+
+        (p, q), chain = chained()
+        alone = matrix(), matrix(3, 2, seed=1)
+        parts = [teon_torch.Teon(alone[:1], lr=.1), torch.optim.AdamW(alone[1:], lr=.1)]
+        schedules = [torch.optim.lr_scheduler.StepLR(x, 1, .5) for x in (chain, *parts)]
+        for seed in range(4):
+            steps((p, q), chain, [seed])
+            for x, optimizer in zip(alone, parts):
+                steps([x], optimizer, [seed])
+            for schedule in schedules:
+                schedule.step()
+        for x, wanted in zip((p, q), alone):
+            self.assert_equal(x, wanted)
+
+        (p2, q2), fresh = chained()
+        with torch.no_grad():
+            p2.copy_(p)
+            q2.copy_(q)
+        fresh.load_state_dict(pickle.loads(pickle.dumps(chain.state_dict())))
+        self.assertEqual([group["lr"] for group in fresh.param_groups], [.1 / 16] * 2)
+        self.assertEqual(len(fresh.state), 2)
+        for optimizer, params in ((chain, (p, q)), (fresh, (p2, q2))):
+            optimizer.param_groups[0]["lr"] = .3
+            steps(params, optimizer, range(5, 8))
+        self.assert_equal(p2, p)
+        self.assert_equal(q2, q)
+        with self.assertRaisesRegex(ValueError, "has 1 parameter groups, these optimizers 2"):
+            fresh.load_state_dict(parts[0].state_dict())

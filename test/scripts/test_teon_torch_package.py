@@ -1,7 +1,8 @@
-"""The wheel of teon_torch, the example that uses it, and how continuous integration gets torch."""
+"""The wheel of teon_torch, the examples that use it, and how continuous integration gets torch."""
 import email
 import math
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -9,6 +10,50 @@ import zipfile
 
 from testing import ROOT, Case, needs
 from torch_models import torch
+
+SMOKE_TEST = """
+import teon_torch, torch
+p = torch.nn.Parameter(torch.zeros(4, 6))
+p.grad = torch.randn(4, 6)
+teon_torch.Teon([p], lr=1, ortho="svd", update_rms=6 ** -.5).step()
+print(teon_torch.__file__, f"{p.norm().item():.3f}")  # the norm of a polar factor of 4 rows
+"""
+# torchtitan's trainer needs a GPU; its debug model and its optimizers' container do not. A state that is saved by names
+# and loaded in a second container continues with the same bits.
+TORCHTITAN_TEST = """
+import copy, torch, torchtitan_llama
+from torchtitan.models.llama3 import model_registry
+
+config = torchtitan_llama.teon_debugmodel()
+def build():
+    model = config.model_spec.model.build()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(generator=generator)
+    return model, config.optimizer.build(model_parts=[model])
+def step(model, optimizers, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator)
+    optimizers.step()
+    optimizers.zero_grad()
+(a, first), (b, second) = build(), build()
+step(a, first, 1)
+b.load_state_dict(a.state_dict())
+second.load_state_dict(copy.deepcopy(first.state_dict()))
+step(a, first, 2)
+step(b, second, 2)
+assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+teon = first.optimizers[0]
+print(type(teon).__name__, sum(len(group["params"]) for group in teon.param_groups),
+      [group["role"] for group in teon.param_groups if group["k"] == 2])
+"""
+EXAMPLES = ROOT / "scripts/teon_torch_examples"
+
+
+def python_path(*folders):
+    return os.pathsep.join(map(str, filter(None, [*folders, os.environ.get("PYTHONPATH")])))
 
 
 class PackageTest(Case):
@@ -32,17 +77,48 @@ class PackageTest(Case):
         self.assertGreaterEqual(len(metadata.get_all("Project-URL")), 1)
         code = {name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name}
         self.assertEqual(code, {f"teon_torch/{path.name}" for path in (ROOT / "scripts/teon_torch").glob("*.py")})
-        self.call(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", folder / "site", wheel)
-        if torch:
-            done = self.call(sys.executable, "-c", "import teon_torch; print(teon_torch.__file__)",
-                             PYTHONPATH=folder / "site")
-            self.assertEqual(done.stdout.strip(), str(folder / "site/teon_torch/__init__.py"), done.stderr)
+        self.smoke_test(wheel)
 
-    @needs("torch", "safetensors", "transformers")
-    def test_example_learns(self):
-        done = self.run_script("teon_torch_example.py", ROOT / "README.md", "--steps", 30)
-        losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
-        self.assertTrue(losses[-1] < .6 * math.log(256), done.stdout)
+    def smoke_test(self, wheel):
+        """Installs the wheel in an empty environment, to which only torch's folder is added, and takes a step."""
+        self.call(sys.executable, "-m", "venv", "--without-pip", self.folder / "empty")
+        python = self.folder / "empty/bin/python"
+        self.call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+        if torch is None:
+            self.skipTest("the wheel was installed, but without torch it cannot be tried")
+        code, = (self.folder / "empty").glob("lib/python3*/site-packages")
+        (code / "torch.pth").write_text(str(pathlib.Path(torch.__file__).parents[1]))
+        done = self.call(python, "-c", SMOKE_TEST, env={"PATH": os.environ["PATH"]})
+        self.assertEqual(done.stdout.split(), [str(code / "teon_torch/__init__.py"), "2.000"])
+
+    def losses_of(self, *command):
+        done = self.call(*command, PYTHONPATH=python_path(ROOT / "scripts"), OMP_NUM_THREADS=1)
+        return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)], done.stdout + done.stderr
+
+    def assert_learns(self, *command):
+        losses, output = self.losses_of(*command)
+        self.assertTrue(len(losses) > 1 and losses[-1] < .6 * math.log(256), output[-3000:])
+
+    @needs("torch", "transformers")
+    def test_example_on_one_process(self):
+        self.assert_learns(sys.executable, ROOT / "scripts/teon_torch_example.py", ROOT / "README.md", "--steps", 30)
+
+    @needs("torch", "transformers")
+    def test_example_of_fsdp2(self):
+        self.assert_learns(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+                           EXAMPLES / "fsdp2.py", ROOT / "README.md", "--steps", 40)
+
+    @needs("torch", "transformers", "accelerate")
+    def test_example_of_hugging_faces_trainer(self):
+        self.assert_learns(sys.executable, EXAMPLES / "hf_trainer.py", ROOT / "README.md", "--steps", 30)
+
+    @needs("torch", "torchtitan")
+    def test_example_of_torchtitan(self):
+        done = self.call(sys.executable, "-c", TORCHTITAN_TEST, PYTHONPATH=python_path(ROOT / "scripts", EXAMPLES),
+                         OMP_NUM_THREADS=1)
+        words = done.stdout.splitlines()[-1].split(" ", 2)
+        self.assertEqual(words[0], "Teon")
+        self.assertRegex(words[2], r"^\['layers\.\*\.attention\.\S*wqkv\.weight'\]$")
 
 
 class TorchTestsTest(Case):

@@ -1,5 +1,5 @@
 """Teon on several ranks (gloo, CPU): FSDP2, HSDP, tensor parallelism, DDP, owners' state, checkpoints and errors. Each
-case is a function of teon_torch_ranks.py, run by as many processes as it has ranks."""
+case is a function of teon_torch_ranks.py or teon_torch_models_ranks.py, run by as many processes as it has ranks."""
 import os
 import subprocess
 import sys
@@ -7,14 +7,20 @@ import sys
 from testing import ROOT, Case, needs
 
 WORKER = ROOT / "test/scripts/teon_torch_ranks.py"
+MODELS_WORKER = ROOT / "test/scripts/teon_torch_models_ranks.py"
 
 
 class RanksTest(Case):
-    def run_ranks(self, case, ranks, **environment):
+    def start_ranks(self, case, ranks, worker, environment):
         store = self.folder / f"{case}-{ranks}-{len(list(self.folder.iterdir()))}"
-        processes = [subprocess.Popen([sys.executable, WORKER, str(rank), str(ranks), store, case], text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | environment)
-                     for rank in range(ranks)]
+        path = os.pathsep.join(filter(None, [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, **environment}
+        return [subprocess.Popen([sys.executable, worker, str(rank), str(ranks), store, case], text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+                for rank in range(ranks)]
+
+    def run_ranks(self, case, ranks, worker=WORKER, **environment):
+        processes = self.start_ranks(case, ranks, worker, environment)
         outputs = []
         try:
             for process in processes:
@@ -62,3 +68,38 @@ class RanksTest(Case):
             for other, count in (("fsdp2", 2), ("none", 1), ("optimizer", 3)):
                 self.run_ranks("checkpoint_load", count, MODE=other, CHECKPOINT=folder)
 
+    @needs("torch", "transformers")
+    def test_random_models_on_every_mesh(self):
+        for ranks in (1, 2, 3, 4):  # 4 ranks: also 2 x 2
+            self.run_ranks("random_models", ranks, MODELS_WORKER)
+
+    @needs("torch", "transformers")
+    def test_training_loops(self):
+        self.run_ranks("training_loop", 2, MODELS_WORKER)
+
+    @needs("torch", "transformers", "peft")
+    def test_lora(self):
+        self.run_ranks("lora", 2, MODELS_WORKER)
+
+    @needs("torch")
+    def test_gradients_that_are_placed_otherwise(self):
+        self.run_ranks("gradients", 3, MODELS_WORKER)
+
+    @needs("torch")
+    def test_a_rank_that_ends_stops_the_others(self):
+        for where in ("before", "gather", "scatter", "stopped"):
+            with self.subTest(where):
+                saved = self.folder / f"saved-{where}"
+                saved.mkdir()
+                *others, last = self.start_ranks("killed", 3, MODELS_WORKER, {"WHERE": where, "SAVED": str(saved)})
+                try:
+                    for process in others:
+                        output = process.communicate(timeout=600)[0]
+                        self.assertEqual(process.returncode, 3, output[-3000:])
+                        self.assertIn("the step failed:", output)
+                finally:
+                    last.kill()
+                    last.communicate()
+                # The worker compared what it saved with one process's weights.
+                self.assertEqual(sorted(path.name for path in saved.iterdir()),
+                                 [f"step-{step}-rank-{rank}" for step in (1, 2) for rank in (0, 1, 2)])

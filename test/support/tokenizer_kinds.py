@@ -17,7 +17,8 @@ WORDS = ["the", "cat", "sat", "don't", "WE'LL", "naïve", "cafe\u0301", "数据"
 def hard_texts(seed=7, words=WORDS):
     draw = random.Random(seed)
     texts = ["".join(word + draw.choice(["", " ", " ", "\n"]) for word in draw.choices(words, k=draw.randint(1, 30)))
-             for _ in range(TEXTS - 3)]
+             for _ in range(TEXTS - 103)]
+    texts += [draw.randbytes(draw.randint(1, 40)).decode(errors="replace") for _ in range(100)]
     return texts + [" a", "a ", "  begins and ends with blanks  "]
 
 

@@ -1,0 +1,42 @@
+"""The first texts of the input, to train a tokenizer and to check one."""
+
+import collections
+import contextlib
+import time
+
+from .documents import Reader
+from .files import Failure
+from .sources import units
+
+
+def training_texts(job, source, notice):
+    """Yields the first --train-bytes of the input's text, for train:SIZE."""
+    size = sum(file.size for file in source.files)
+    whole = size <= job.train_bytes and all(file.kind == "txt" and not file.compression for file in source.files)
+    notice(f"training a tokenizer on the input's {size:,} bytes" if whole else
+           f"training a tokenizer on at most the first {job.train_bytes:,} bytes of the input's text")
+    left = job.train_bytes
+    for text in first_texts(job, source):
+        yield text
+        left -= len(text.encode())
+        if left <= 0:
+            return
+
+
+def first_texts(job, source):
+    """Yields the texts of the input in order; a text file that is one document in pieces."""
+    with contextlib.closing(Reader(job.read_options(cuttable=True))) as reader:
+        for index, file in enumerate(source.files):
+            while (path := source.local_path(index)) is None:
+                time.sleep(0.2)
+            for unit in units(index, path, file, reader.options):
+                for text, _ in reader.documents(unit, collections.Counter()):
+                    yield text
+                if reader.extent()[1]:
+                    break
+
+
+def sample_texts(job, source):
+    """Yields the texts up to the first that cannot be read; a worker meets it again, in the order of the input."""
+    with contextlib.suppress(Failure):
+        yield from first_texts(job, source)
