@@ -127,6 +127,9 @@ class Run:
             description = tokenizer_folder.create(folder, job.tokenizer, job.bpe_dir, job.delimiter,
                                                   training_texts(job, self.source, self.notice))
             loaded = tokenizers.load(folder)
+            if description.get("huggingface", "") is None:
+                self.notice("tokenizer.json has no equal of this SentencePiece model: Hugging Face's libraries will "
+                            "find no tokenizer in checkpoints, only its tokenizer/tokenizer.model")
             round_trip.check(loaded, round_trip.sample(sample_texts(job, self.source)), job.lossy, self.notice)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)

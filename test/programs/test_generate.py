@@ -9,6 +9,7 @@ import subprocess
 
 import testing
 from testing import BUILD, ROOT, Case, needs, read_json, write_shard, write_shards, write_tokenizer
+from tokenizer_kinds import unigram
 
 DELIMITER = 256
 BYTES = [*(bytes([byte]) for byte in range(256)), b""]  # the words of prepare.py --tokenizer bytes
@@ -369,6 +370,21 @@ class PreparedTest(Case):
         for part in ("needs the Python package tokenizers", "`make setup` installs it", "--prompt-tokens works"):
             self.assertIn(part, error)
         return list(map(int, self.call(*command, *flags, **environment).stdout.split()))[:-1]
+
+    def test_tokens_need_no_tokenizer(self):
+        """A published folder with a Unigram tokenizer.json, and one with a file that no library reads."""
+        run_folder = self.folder / "run"
+        write_shard(self.folder / "t_train_000000.bin", [i % 400 for i in range(500)])
+        self.run_program("--data", self.folder / "t_train_000000.bin", "--model", "tiny", "--layers", 1, "--channels",
+                         32, "--heads", 2, "--seq-len", 32, "--batch-tokens", 64, "--steps", 1, "--out", run_folder,
+                         "--vocab-size", 400)
+        published = next(run_folder.glob("step_*"))
+        (published / "manifest.json").unlink()
+        for content in (unigram().to_str(), "{}"):
+            (published / "tokenizer.json").write_text(content)
+            result = self.run_program("--checkpoint", published, "--prompt-tokens", "5,7", "--sample-tokens", 3,
+                                      "--temperature", 0, "--as-tokens", program="generate")
+            self.assertRegex(result.stdout, r"^5 7( \d+){3} \n$")
 
     @needs("tiktoken")
     def test_exported_tokenizers_begin_texts_as_generate_does(self):

