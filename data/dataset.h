@@ -59,7 +59,8 @@ std::string content_of(const DataSet& data, int source = -1);
 // Returns the number of bytes of the source's text in the targets of the first `windows` windows of T tokens
 // (data/loader.h, unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt
 // if there is none. Where the bytes of tokens differ from the source's, the file of corrections beside the shard says
-// by how much (scripts/teon_data/source_bytes.py); without a manifest that counts them, the tokens' bytes are the result.
+// by how much (scripts/teon_data/source_bytes.py); without a manifest that counts them, the tokens' bytes are the
+// result.
 std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
 
 // Returns the TokenInfo::tokenizer of a tokenizer's folder; empty if it is unknown.
