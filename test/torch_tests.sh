@@ -24,8 +24,8 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     rm -rf "$cache/made" "$cache/venv"
     # Of two builds of a version pip takes the one with a local name, 2.15.0+cpu, which lacks NVIDIA's libraries.
     if ! { python3 -m venv "$cache/venv" &&
-        timeout 1200 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 1 \
-            --no-cache-dir --no-compile --extra-index-url https://download.pytorch.org/whl/cpu -r $wanted
+        timeout 1200 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: \
+            --retries 1 --no-cache-dir --no-compile --extra-index-url https://download.pytorch.org/whl/cpu -r $wanted
     } >"$cache/log" 2>&1; then
         reason=$(grep -m1 -E '^ERROR' "$cache/log" || tail -1 "$cache/log")
         reason=${reason:-the packages were not installed within 20 minutes}
