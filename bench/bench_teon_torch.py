@@ -26,10 +26,13 @@ import sys
 import tempfile
 import time
 
-import torch
-import torch.distributed as dist
-from teon_torch import Teon
-from teon_torch.distribution import Agreement, as_local
+try:
+    import torch
+    import torch.distributed as dist
+    from teon_torch import Teon
+    from teon_torch.distribution import Agreement, as_local
+except ImportError as missing:
+    sys.exit(f"bench_teon_torch: error: {missing}; install scripts/requirements-dev.txt into .venv")
 
 WIDTH = 768
 SHAPES = {"q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "o": (WIDTH, WIDTH),
@@ -157,4 +160,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(startup.exit_code(main))

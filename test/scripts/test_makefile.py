@@ -29,9 +29,10 @@ touch "$NOTES/running"
 sleep 600
 """
 # Stands for g++ on a machine without Catch2: finds the preprocessor's other headers.
-WITHOUT_CATCH2 = f"""#!/bin/bash
-[[ "$*" == *"-E -P"* ]] || exec {shutil.which("g++")} "$@"
-sed "s/<catch/<no_catch/g" | {shutil.which("g++")} "$@"
+WITHOUT_CATCH2 = """#!/bin/bash
+PATH=${PATH#*:}  # without this program's folder
+[[ "$*" == *"-E -P"* ]] || exec g++ "$@"
+sed "s/<catch/<no_catch/g" | g++ "$@"
 """
 
 

@@ -83,10 +83,10 @@ class PackageTest(Case):
         """Installs the wheel in an empty environment, to which only torch's folder is added, and takes a step."""
         self.call(sys.executable, "-m", "venv", "--without-pip", self.folder / "empty")
         python = self.folder / "empty/bin/python"
-        self.call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+        code, = (self.folder / "empty").glob("lib/python3*/site-packages")
+        self.call(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", code, wheel)
         if torch is None:
             self.skipTest("the wheel was installed, but without torch it cannot be tried")
-        code, = (self.folder / "empty").glob("lib/python3*/site-packages")
         (code / "torch.pth").write_text(str(pathlib.Path(torch.__file__).parents[1]))
         done = self.call(python, "-c", SMOKE_TEST, env={"PATH": os.environ["PATH"]})
         self.assertEqual(done.stdout.split(), [str(code / "teon_torch/__init__.py"), "2.000"])
