@@ -202,7 +202,7 @@ CORES    ?= $(shell ldconfig -p | grep -q 'libopenblas' && echo Haswell Zen Skyl
 VERSIONS ?= v2 v3
 test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests with the instruction sets of other CPUs
 	@set -e; for isa in $(ISAS); do echo "oneDNN limited to $$isa:"; \
-	    ONEDNN_MAX_CPU_ISA=$$isa $(PYTHON) scripts/run_tests.py build/cpu/tests; done
+	    DNNL_MAX_CPU_ISA=$$isa $(PYTHON) scripts/run_tests.py build/cpu/tests; done
 	@set -e; for core in $(CORES); do echo "OpenBLAS for $$core:"; \
 	    OPENBLAS_CORETYPE=$$core $(PYTHON) scripts/run_tests.py build/cpu/tests \
 	        --only runtime/linalg,runtime/decompositions,optim/; done

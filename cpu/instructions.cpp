@@ -16,7 +16,7 @@ bool uses(dnnl::cpu_isa isa) {
     return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
-// below: the value of ONEDNN_MAX_CPU_ISA for the next smaller set.
+// below: the value of DNNL_MAX_CPU_ISA for the next smaller set.
 struct InstructionSet {
     dnnl::cpu_isa isa;
     const char *name, *below;
@@ -49,7 +49,7 @@ std::string matmul_library() {
 std::string matmul_remedy() {
     const char* below = instruction_set().below;
     return fmt::format("{}install another version of oneDNN",
-                       below ? fmt::format("set ONEDNN_MAX_CPU_ISA={} or ", below) : "");
+                       below ? fmt::format("set DNNL_MAX_CPU_ISA={} or ", below) : "");
 }
 
 }  // namespace teon::cpu

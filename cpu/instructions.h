@@ -1,4 +1,4 @@
-// The instruction set that oneDNN uses, which ONEDNN_MAX_CPU_ISA limits.
+// The instruction set that oneDNN uses, which DNNL_MAX_CPU_ISA limits.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ bool multiplies_bf16();
 // Returns the library, its version and the instruction set that it uses: "oneDNN 2.6.3 with AVX512_BF16".
 std::string matmul_library();
 
-// Returns what a user can do if oneDNN's code for this instruction set is wrong: "set ONEDNN_MAX_CPU_ISA=AVX512_CORE
+// Returns what a user can do if oneDNN's code for this instruction set is wrong: "set DNNL_MAX_CPU_ISA=AVX512_CORE
 // or install another version of oneDNN".
 std::string matmul_remedy();
 

@@ -4,6 +4,12 @@ import shutil
 import sys
 
 
+def terminal_size(fallback=(80, 24)):
+    """Returns (columns, rows). Python 3.10 gives 0 if a terminal does not know its size, as in some containers."""
+    size = shutil.get_terminal_size(fallback)
+    return size.columns or fallback[0], size.lines or fallback[1]
+
+
 class Live:
     """Replaces the lines that it drew before. Draws nothing if the output is not a terminal."""
 
@@ -11,13 +17,13 @@ class Live:
         self.stream, self.drawn, self.on = stream, 0, stream.isatty() if on is None else on
 
     def width(self):
-        return shutil.get_terminal_size().columns
+        return terminal_size()[0]
 
     def draw(self, lines):
         """Draws the lines, or only the last ones if the terminal has too few rows."""
         if not self.on:
             return
-        lines = lines[-max(1, shutil.get_terminal_size().lines - 1):]
+        lines = lines[-max(1, terminal_size()[1] - 1):]
         # Move up, overwrite each line to its end, and clear the rest of the previous lines.
         text = (f"\x1b[{self.drawn}A" if self.drawn else "") + "".join(f"{line}\x1b[K\n"
                                                                        for line in clipped(lines, self.width()))

@@ -36,4 +36,5 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     echo "$key" >"$cache/made"
 fi
 flock --unlock "$lock"
-exec "$cache/venv/bin/python" scripts/run_tests.py "${tests[@]}"
+# TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/use_venv.py).
+exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" scripts/run_tests.py "${tests[@]}"

@@ -1,9 +1,9 @@
 """Tables of results as text and as Markdown, and the numbers in them."""
 
 import math
-import shutil
 import statistics
 
+from live import terminal_size
 from run_folder import finite
 
 
@@ -33,7 +33,7 @@ def percent(x):
 def as_text(header, rows):
     """Returns the table as text that fits the terminal, or 100 characters without one, if possible. Columns that do not
     fit follow below, with the first column repeated."""
-    terminal = shutil.get_terminal_size((100, 24)).columns
+    terminal = terminal_size((100, 24))[0]
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     parts = [[0]]
     for i in range(1, len(header)):

@@ -343,7 +343,7 @@ class Sharding(Ranks):
     def test_matrices_in_batches_of_other_sizes(self):
         """With AVX2 oneDNN's sums depend on the size of a tile from a width of 128 on."""
         flags = ["--optimizer", "muon", "--channels", 128, "--heads", 4, "--batch-tokens", 64, "--dtype", "float"]
-        with unittest.mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
+        with unittest.mock.patch.dict(os.environ, DNNL_MAX_CPU_ISA="AVX2"):
             self.assert_all_the_same(2, flags, steps=3)
 
     def test_one_rank_does_not_shard(self):

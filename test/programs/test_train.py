@@ -144,14 +144,14 @@ class TrainTest(RunCase):
         self.assertRegex(library, r"^oneDNN \d+\.\d+\.\d+ with \w+")
         best = "bf16" if re.search("AMX|AVX512_BF16", library) else "float"
         self.assertEqual(self.config("best")["storage"]["dtype"], best)
-        result, _ = self.train("old", ONEDNN_MAX_CPU_ISA="AVX2")
+        result, _ = self.train("old", DNNL_MAX_CPU_ISA="AVX2")
         reason = self.config("old")["storage"]["reason"]
         self.assertEqual(self.config("old")["storage"], {"dtype": "float", "reason": reason})
         self.assertRegex(reason, "^oneDNN .* with AVX2 has no instructions for bf16$")
         self.assertRegex(result.stdout, rf"dtype +float \({re.escape(reason)}\)")
-        self.train("given", "--dtype", "bf16", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.train("given", "--dtype", "bf16", DNNL_MAX_CPU_ISA="AVX2")
         self.assertEqual(self.config("given")["storage"], {"dtype": "bf16", "reason": "given"})
-        self.train("best", "--resume", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.train("best", "--resume", DNNL_MAX_CPU_ISA="AVX2")
         self.assertEqual(self.config("best")["storage"]["dtype"], best)
 
     def test_bf16_follows_float(self):

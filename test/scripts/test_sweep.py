@@ -12,6 +12,7 @@ import sys
 import time
 from unittest import mock
 
+import live
 from testing import SCRIPTS, Case, change_json, temporary_folder, write_run
 
 from experiments import cells, sweep
@@ -279,6 +280,10 @@ open(os.path.join(flags["out"], "given"), "w").write(
         self.assertRegex(shown, "lr=1 seed=1337  0/0 .*starting")
         self.assertIn("0 of 3 cells finished, 2 running", shown)
         self.assertRegex(shown, r"lr=2 seed=1337: done in \d+s, validation loss 15\.37")
+
+    def test_a_terminal_of_unknown_size_has_80_columns(self):
+        with mock.patch("shutil.get_terminal_size", return_value=os.terminal_size((0, 0))):
+            self.assertEqual(live.terminal_size(), (80, 24))
 
     def test_time_left(self):
         self.sweep("--grid", "lr=1")
