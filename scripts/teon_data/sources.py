@@ -20,8 +20,7 @@ from .files import HUB_NAME, Failure, UsageError, check_regular, counted, first_
 
 KINDS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".tsv": "csv",
          ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
-COMPRESSED_KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-                    ".txt": "txt"}
+COMPRESSED_INSIDE = ("parquet", "arrow")
 # Files that are read if they are named, but not looked for in folders, where they are not the text.
 NAMED_KINDS = {".json": "jsonl"} | dict.fromkeys(
     (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go"), "txt")
@@ -49,9 +48,10 @@ def kind_of(path, named=False):
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix, "")
     ending = os.path.splitext(stem)[1] if compression else suffix
-    kind = (COMPRESSED_KINDS if compression else KINDS).get(ending)
-    kind = kind or (NAMED_KINDS.get(ending) if named else None)
-    return (kind, compression) if kind else None
+    kind = KINDS.get(ending)
+    if not kind and (named or (ending == ".json" and compression)):
+        kind = NAMED_KINDS.get(ending)
+    return (kind, compression) if kind and not (compression and kind in COMPRESSED_INSIDE) else None
 
 
 def check_name(path):

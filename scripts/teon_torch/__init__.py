@@ -2,7 +2,7 @@
 
     from teon_torch import Teon, stacks_of
     hidden, others = stacks_of(model)
-    optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(others, lr=5e-3, betas=(0.9, 0.95), weight_decay=0.1)]
+    optimizers = [Teon(hidden, lr=5e-3), torch.optim.AdamW(others, lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)]
 
 Needs only torch. docs/teon_torch.md explains it; the parts are
 
