@@ -73,7 +73,8 @@ TEST_CASE("files/line_server: the process has the default signals of a program, 
     const auto ignored = std::signal(SIGPIPE, SIG_IGN);
     std::string masks;
     {
-        LineServer server(shell("read line; grep -E '^Sig(Blk|Ign)' /proc/$$/status | tr '\\n' ' '; echo"), kLong);
+        // grep's own, which are the shell's: while a shell starts a pipeline's next program, libc blocks its signals.
+        LineServer server(shell("read line; grep -E '^Sig(Blk|Ign)' /proc/self/status | tr '\\n' ' '; echo"), kLong);
         masks = server.ask("x");
     }
     std::signal(SIGPIPE, ignored);
