@@ -25,16 +25,16 @@ constexpr uint32_t K[64] = {
 
 void Sha256::compress(const uint8_t* block) {
     uint32_t w[64];
-    for (int t = 0; t < 16; t++)
+    for (int t = 0; t < 16; ++t)
         w[t] = uint32_t{block[4 * t]} << 24 | uint32_t{block[4 * t + 1]} << 16 | uint32_t{block[4 * t + 2]} << 8 |
                uint32_t{block[4 * t + 3]};
-    for (int t = 16; t < 64; t++) {
+    for (int t = 16; t < 64; ++t) {
         const uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ (w[t - 15] >> 3);
         const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
         w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
     auto [a, b, c, d, e, f, g, h] = state_;
-    for (int t = 0; t < 64; t++) {
+    for (int t = 0; t < 64; ++t) {
         const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
         const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + K[t] + w[t];
         const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
@@ -42,13 +42,14 @@ void Sha256::compress(const uint8_t* block) {
         h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
     }
     const uint32_t next[8] = {a, b, c, d, e, f, g, h};
-    for (size_t i = 0; i < 8; i++) state_[i] += next[i];
+    for (size_t i = 0; i < 8; ++i) state_[i] += next[i];
 }
 
 void Sha256::update(const void* data, size_t bytes) {
     const uint8_t* p = static_cast<const uint8_t*>(data);
     while (bytes > 0) {
-        const size_t held = bytes_ % 64, n = std::min(bytes, 64 - held);
+        const size_t held = bytes_ % 64;
+        const size_t n = std::min(bytes, 64 - held);
         if (n == 64) {
             compress(p);
         } else {
@@ -61,14 +62,15 @@ void Sha256::update(const void* data, size_t bytes) {
 
 std::array<uint8_t, 32> Sha256::digest() {
     const uint64_t bits = 8 * bytes_;
-    const uint8_t one = 0x80, zero = 0;
+    const uint8_t one = 0x80;
+    const uint8_t zero = 0;
     update(&one, 1);
     while (bytes_ % 64 != 56) update(&zero, 1);
     uint8_t length[8];
-    for (int i = 0; i < 8; i++) length[i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
+    for (int i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
     update(length, 8);
     std::array<uint8_t, 32> bytes;
-    for (size_t i = 0; i < 32; i++) bytes[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+    for (size_t i = 0; i < 32; ++i) bytes[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
     return bytes;
 }
 

@@ -73,7 +73,8 @@ bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0)
 
 std::string without_middle(std::string_view text, size_t most) {
     if (text.size() <= most) return std::string(text);
-    size_t begin = most * 2 / 3, end = text.size() - most / 4;
+    size_t begin = most * 2 / 3;
+    size_t end = text.size() - most / 4;
     while (begin > 0 && continues_character(text[begin])) --begin;
     while (end < text.size() && continues_character(text[end])) ++end;
     return fmt::format("{}...{}", text.substr(0, begin), text.substr(end));
@@ -82,7 +83,8 @@ std::string without_middle(std::string_view text, size_t most) {
 }  // namespace
 
 std::string shortened(std::string_view text) {
-    constexpr size_t kMostInWord = 400, kMost = 2000;
+    constexpr size_t kMostInWord = 400;
+    constexpr size_t kMost = 2000;
     std::string out;
     while (!text.empty()) {
         const size_t end = std::min(text.find_first_of(" \n"), text.size() - 1) + 1;  // with the blank after it

@@ -104,7 +104,8 @@ struct AttentionTensors {
     void *scratch, *flash_scratch;
     float* dbias;
     AttentionTensors(Memory& m, const AttentionShape& s) {
-        const int64_t rows = int64_t{s.B} * s.T, C = int64_t{s.NH} * s.HS;
+        const int64_t rows = int64_t{s.B} * s.T;
+        const int64_t C = int64_t{s.NH} * s.HS;
         qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
         out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
@@ -149,7 +150,9 @@ void attention(Bench& b) {
 // an addend, and a float result accumulates into C.
 template <typename Output>
 void product(Bench& b, const std::string& name, int count, double bytes, Gemm g) {
-    const int64_t M = g.M, N = g.N, K = g.K;
+    const int64_t M = g.M;
+    const int64_t N = g.N;
+    const int64_t K = g.K;
     g.A = mat(b.memory.take<T>(M * K), g.trans_a ? M : K);
     g.B = mat(b.memory.take<T>(N * K), g.trans_b ? K : N);
     g.C = mat(b.memory.take<Output>(M * N), N);
@@ -171,7 +174,9 @@ struct LinearBench {
     Epilogue fused = Epilogue::none;
 };
 void linear(Bench& b, const LinearBench& l) {
-    const double x = 2.0 * l.N * l.in, y = 2.0 * l.N * l.out, w = 2.0 * l.out * l.in;
+    const double x = 2.0 * l.N * l.in;
+    const double y = 2.0 * l.N * l.out;
+    const double w = 2.0 * l.out * l.in;
     Gemm forward{.M = l.N, .N = l.out, .K = l.in, .trans_b = true, .beta = l.residual ? 1.0f : 0.0f};
     Gemm dX{.M = l.N, .N = l.in, .K = l.out};
     Gemm dW{.M = l.out, .N = l.in, .K = l.N, .trans_a = true, .beta = 1.0f};
@@ -193,7 +198,15 @@ void linear(Bench& b, const LinearBench& l) {
 // The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
 void step_kernels(Bench& b) {
     const DecoderConfig c = gpt2_family().config("small");
-    const int L = c.L, C = c.C, F = c.Fp(), Vp = c.Vp(), V = c.V, length = 1024, B = 64, N = B * length, chunk = 8192;
+    const int L = c.L;
+    const int C = c.C;
+    const int F = c.Fp();
+    const int Vp = c.Vp();
+    const int V = c.V;
+    const int length = 1024;
+    const int B = 64;
+    const int N = B * length;
+    const int chunk = 8192;
     const Stream& stream = b.context.stream;
     Memory& m = b.memory;
     const double NC = 2.0 * N * C;  // bytes of the residual stream
@@ -226,23 +239,34 @@ void step_kernels(Bench& b) {
     }
     auto rows = [&] { return m.take<T>(int64_t{N} * C); };
     {
-        T *out = rows(), *x = rows(), *weight = m.take<T>(C), *bias = m.take<T>(C);
-        float *mean = m.take<float>(N), *rstd = m.take<float>(N);
+        T* out = rows();
+        T* x = rows();
+        T* weight = m.take<T>(C);
+        T* bias = m.take<T>(C);
+        float* mean = m.take<float>(N);
+        float* rstd = m.take<float>(N);
         b.kernel("norm forward", 2 * L + 1, 0, 2 * NC, [&] {
             layernorm_forward(out, mean, rstd, static_cast<const T*>(nullptr), x, weight, bias, N, C, 1e-5f, stream);
         });
     }
     {
-        T *dx = rows(), *dout = rows(), *x = rows(), *weight = m.take<T>(C);
-        float *mean = m.take<float>(N), *rstd = m.take<float>(N), *dw = m.take<float>(C), *db = m.take<float>(C),
-              *dx_sums = m.take<float>(C);
+        T* dx = rows();
+        T* dout = rows();
+        T* x = rows();
+        T* weight = m.take<T>(C);
+        float* mean = m.take<float>(N);
+        float* rstd = m.take<float>(N);
+        float* dw = m.take<float>(C);
+        float* db = m.take<float>(C);
+        float* dx_sums = m.take<float>(C);
         void* scratch = m.take<std::byte>(static_cast<int64_t>(layernorm_backward_scratch_bytes(N, C)));
         b.kernel("norm backward", 2 * L + 1, 0, 4 * NC, [&] {
             layernorm_backward(dx, dw, db, dx_sums, scratch, dout, dx, x, mean, rstd, weight, N, C, true, stream);
         });
     }
     {
-        T *y = m.take<T>(int64_t{N} * F), *x = m.take<T>(int64_t{N} * F);
+        T* y = m.take<T>(int64_t{N} * F);
+        T* x = m.take<T>(int64_t{N} * F);
         b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
@@ -260,8 +284,10 @@ void step_kernels(Bench& b) {
     {
         ParamTable table = decoder_params(c);
         const int64_t P = table.size();
-        float *master = m.take<float>(P), *first = m.take<float>(P), *second = m.take<float>(P),
-              *grad = m.take<float>(P);
+        float* master = m.take<float>(P);
+        float* first = m.take<float>(P);
+        float* second = m.take<float>(P);
+        float* grad = m.take<float>(P);
         T* work = m.take<T>(P);
         Buffer<StepControl> control(b.gpu ? 1 : 0);
         const StepControl tenth{
@@ -281,7 +307,8 @@ void step_kernels(Bench& b) {
                  [&] { reduce_sum_squares(sum, scratch, grad, P, false, stream); });
     }
     const int64_t n = int64_t{1} << 30;
-    std::byte *to = m.take<std::byte>(n), *from = m.take<std::byte>(n);
+    std::byte* to = m.take<std::byte>(n);
+    std::byte* from = m.take<std::byte>(n);
     b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
 }
 

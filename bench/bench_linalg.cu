@@ -65,8 +65,11 @@ Buffer<T> random_buffer(int64_t n, const Stream& stream) {
 template <typename T>
 void measure(const Shape& s, Linalg& linalg) {
     const Stream& stream = linalg.stream();
-    int64_t size_a = int64_t{s.M} * s.K, size_b = int64_t{s.N} * s.K, size_c = int64_t{s.M} * s.N;
-    Buffer<T> A = random_buffer<T>(size_a * s.batch, stream), B = random_buffer<T>(size_b * s.batch, stream);
+    int64_t size_a = int64_t{s.M} * s.K;
+    int64_t size_b = int64_t{s.N} * s.K;
+    int64_t size_c = int64_t{s.M} * s.N;
+    Buffer<T> A = random_buffer<T>(size_a * s.batch, stream);
+    Buffer<T> B = random_buffer<T>(size_b * s.batch, stream);
     Buffer<T> C = random_buffer<T>(size_c * s.batch, stream);
     Buffer<T> bias = random_buffer<T>(s.N, stream);
     Buffer<float> bias_grad = random_buffer<float>(s.M, stream);

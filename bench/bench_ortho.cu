@@ -41,12 +41,12 @@ void add_product(std::vector<double>& C, const std::vector<double>& A, const std
     constexpr int kBlock = 64;
     for (int i0 = 0; i0 < m; i0 += 8) {
         for (int p0 = 0; p0 < k; p0 += kBlock)
-            for (int i = i0; i < std::min(m, i0 + 8); i++)
-                for (int p = p0; p < std::min(k, p0 + kBlock); p++) {
+            for (int i = i0; i < std::min(m, i0 + 8); ++i)
+                for (int p = p0; p < std::min(k, p0 + kBlock); ++p) {
                     const double a = A[size_t(i) * k + p];
                     const double* b = &B[size_t(p) * n];
                     double* c = &C[size_t(i) * n];
-                    for (int j = 0; j < n; j++) c[j] += a * b[j];
+                    for (int j = 0; j < n; ++j) c[j] += a * b[j];
                 }
     }
 }
@@ -56,14 +56,17 @@ std::vector<double> reference(std::vector<double> X, const Shape& s, const Ortho
     const NsSet set = ns_set(method.ortho);
     const size_t side = s.rows;
     for (double& v : X) v /= set.margin;
-    for (int t = 0; t < method.steps; t++) {
+    for (int t = 0; t < method.steps; ++t) {
         const NsTriple q = set.at(t);
-        std::vector<double> transposed(X.size()), R(side * side), Z(side * side), Y = X;
-        for (int i = 0; i < s.rows; i++)
-            for (int j = 0; j < s.cols; j++) transposed[size_t(j) * s.rows + i] = X[size_t(i) * s.cols + j];
+        std::vector<double> transposed(X.size());
+        std::vector<double> R(side * side);
+        std::vector<double> Z(side * side);
+        std::vector<double> Y = X;
+        for (int i = 0; i < s.rows; ++i)
+            for (int j = 0; j < s.cols; ++j) transposed[size_t(j) * s.rows + i] = X[size_t(i) * s.cols + j];
         add_product(R, X, transposed, s.rows, s.rows, s.cols);
         add_product(Z, R, R, s.rows, s.rows, s.rows);
-        for (size_t i = 0; i < Z.size(); i++) Z[i] = q.b * R[i] + q.c * Z[i];
+        for (size_t i = 0; i < Z.size(); ++i) Z[i] = q.b * R[i] + q.c * Z[i];
         for (double& v : Y) v *= q.a;
         add_product(Y, Z, X, s.rows, s.cols, s.rows);
         X = std::move(Y);
@@ -83,16 +86,17 @@ Result measure(const Shape& s, const OrthoMethod& method, const std::vector<doub
     const int align = method.row_alignment();
     const MatrixBatch batch{s.batch, s.rows, s.cols, round_up(s.cols, align)};
     std::vector<T> values(static_cast<size_t>(batch.size()), T(0.0f));
-    for (int b = 0; b < s.batch; b++)
-        for (int i = 0; i < s.rows; i++)
-            for (int j = 0; j < s.cols; j++)
+    for (int b = 0; b < s.batch; ++b)
+        for (int i = 0; i < s.rows; ++i)
+            for (int j = 0; j < s.cols; ++j)
                 values[(size_t(b) * s.rows + i) * batch.ld + j] =
                     T(static_cast<float>(x[size_t(i) * s.cols + j] / method.margin(std::min(s.rows, s.cols))));
     Buffer<T> X(batch.size());
     Buffer<std::byte> scratch(ortho_scratch_bytes(method, batch));
     std::vector<double> times;
     const T* result = nullptr;
-    Event from, to;
+    Event from;
+    Event to;
     for (double spent = 0; times.size() < 3 || (times.size() < 20 && spent < 2000);) {
         upload(X.data(), values.data(), batch.size(), context.stream);
         context.stream.synchronize();
@@ -107,8 +111,9 @@ Result measure(const Shape& s, const OrthoMethod& method, const std::vector<doub
     std::sort(times.begin(), times.end());
     download(values.data(), result, batch.stride(), context.stream);
     context.stream.synchronize();
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < expected.size(); i++) {
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
         const double y = static_cast<double>(static_cast<float>(values[i / s.cols * batch.ld + i % s.cols]));
         difference += (y - expected[i]) * (y - expected[i]);
         norm += expected[i] * expected[i];

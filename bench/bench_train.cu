@@ -30,7 +30,9 @@ void report(const DecoderConfig& c, DType dtype) {
     Profiler profiler(step.context.stream);
     step.median_ms(kSteps);
     const Profile profile = profiler.result();
-    double products = 0, gemm_ms = 0, flops = 0;
+    double products = 0;
+    double gemm_ms = 0;
+    double flops = 0;
     std::map<std::string, double> outside;
     for (const Profile::Row& row : profile.rows) {
         if (row.flops == 0) {

@@ -28,7 +28,7 @@ inline Times measure(const Stream& stream, const std::function<void()>& run) {
     Event from, to;
     const auto mean_of = [&](int runs) {
         from.record(stream);
-        for (int i = 0; i < runs; i++) run();
+        for (int i = 0; i < runs; ++i) run();
         to.record(stream);
         to.synchronize();
         return Event::milliseconds(from, to) / runs;

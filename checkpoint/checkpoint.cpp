@@ -142,7 +142,9 @@ void check_run(const json& run, const std::string& where) {
     check(o, "micro_batch", 0);
     check(o, "steps", int64_t{0});
     check(o, "warmup_steps", int64_t{-1});
-    const json options = object_at(o, "options"), model = object_at(o, "model"), data = object_at(o, "data");
+    const json options = object_at(o, "options");
+    const json model = object_at(o, "model");
+    const json data = object_at(o, "data");
     const JsonObject options_of_run(options, where + ": options");
     check(options_of_run, "init-from", std::string());
     check(options_of_run, "dtype", std::string());
@@ -238,7 +240,8 @@ void verify_model(const std::string& path) {
 
 std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     std::vector<int64_t> steps;
-    std::error_code error, ignored;
+    std::error_code error;
+    std::error_code ignored;
     for (const std::string& name : names_in(run_folder, error))
         if (auto step = checkpoint_step(name); step && fs::is_directory(fs::path(run_folder) / name, ignored))
             steps.push_back(*step);

@@ -116,7 +116,8 @@ std::optional<SaveResult> CheckpointWriter::result(bool wait) {
 }
 
 void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
-    const std::string folder = folder_of(state.step), staged = folder + ".tmp";
+    const std::string folder = folder_of(state.step);
+    const std::string staged = folder + ".tmp";
     result_ = {};
     result_.step = state.step;
     result_.folder = folder;
@@ -152,7 +153,8 @@ std::string CheckpointWriter::mark_best(int64_t step) {
 
 // The rename replaces the link at once: a kill leaves the old one or the new one.
 void CheckpointWriter::link_best(int64_t step) {
-    const std::string link = plan_.run_folder + "/" + kBestLink, staged = link + ".tmp";
+    const std::string link = plan_.run_folder + "/" + kBestLink;
+    const std::string staged = link + ".tmp";
     require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
     require(files_.link(checkpoint_name(step), staged), "link", staged);
     require(files_.rename(staged, link), "rename", staged);
@@ -212,7 +214,8 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
             file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
         close(file);
     };
-    std::vector<TensorData> padded, moments;  // model.safetensors has no padding; zero padding is not saved
+    std::vector<TensorData> padded;
+    std::vector<TensorData> moments;  // model.safetensors has no padding; zero padding is not saved
     for (int i = 0; i < table.count(); ++i)
         if (const ParamRow& row = table[i]; !padding_is_zero(row, weights(i)))
             padded.push_back({row.name, "F32", {row.rows, row.cols}, weights(i)});

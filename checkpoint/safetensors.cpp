@@ -41,7 +41,8 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
     for (const auto& o : j["data_offsets"])
         CHECK(o.is_number_unsigned() && o.get<uint64_t>() <= static_cast<uint64_t>(data_bytes), "{}",
               fault("its data lie beyond the end of the file"));
-    const int64_t begin = j["data_offsets"][0].get<int64_t>(), end = j["data_offsets"][1].get<int64_t>();
+    const int64_t begin = j["data_offsets"][0].get<int64_t>();
+    const int64_t end = j["data_offsets"][1].get<int64_t>();
     CHECK(begin <= end && elements <= INT64_MAX / item && end - begin == elements * item, "{}",
           fault("its offsets do not match its shape and dtype"));
     t.offset = data_begin + begin;

@@ -81,7 +81,8 @@ void begin_texts_with(json& file, int token, const std::string& path) {
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length, int begin) {
     namespace fs = std::filesystem;
     std::map<std::string, std::string> files;
-    std::error_code error, unreadable;
+    std::error_code error;
+    std::error_code unreadable;
     for (const std::string& name : names_in(folder, error)) {
         const fs::path path = fs::path(folder) / name;
         const fs::file_status status = fs::status(path, unreadable);

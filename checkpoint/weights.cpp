@@ -17,7 +17,8 @@ struct Place {
     int64_t base, row_stride, col_stride;
 };
 Place place_of(const ParamRow& r) {
-    const int64_t m = r.logical_rows, n = r.logical_cols;
+    const int64_t m = r.logical_rows;
+    const int64_t n = r.logical_cols;
     if (m == 1 && r.rows == 1) return {r.slot.part * n, 0, 1};             // a vector: parts follow one another
     if (r.slot.transposed) return {r.slot.part * m, 1, m * r.slot.parts};  // (in, parts * out)
     return {r.slot.part * m * n, n, 1};                                    // (parts * out, in)
@@ -44,7 +45,8 @@ SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& 
 std::string in_first_layer(const std::string& name) {
     for (const std::string_view layers : {"h.", "layers."})
         for (size_t at = name.find(layers); at != name.npos; at = name.find(layers, at + 1)) {
-            const size_t number = at + layers.size(), end = name.find_first_not_of("0123456789", number);
+            const size_t number = at + layers.size();
+            const size_t end = name.find_first_not_of("0123456789", number);
             if ((at == 0 || name[at - 1] == '.') && end != name.npos && end > number && name[end] == '.')
                 return name.substr(0, number) + "0" + name.substr(end);
         }
@@ -68,7 +70,9 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
             known->params.push_back(i);
             continue;
         }
-        const int64_t m = r.logical_rows, n = r.logical_cols, parts = r.slot.parts;
+        const int64_t m = r.logical_rows;
+        const int64_t n = r.logical_cols;
+        const int64_t parts = r.slot.parts;
         std::vector<int64_t> shape = {m * parts, n};
         if (r.role == Role::norm || r.role == Role::bias)
             shape = {n * parts};
@@ -116,7 +120,8 @@ std::vector<std::string> check_weights(const ParamTable& table, const Safetensor
                     layers);
         // The model ties a head that it does not use to the embedding.
         if (name != "lm_head.weight" || embedding == tensors.end()) continue;
-        const auto head = model.find(name), token = find(*embedding, model);
+        const auto head = model.find(name);
+        const auto token = find(*embedding, model);
         CHECK_USAGE(head.tensor->shape == token.tensor->shape && head.tensor->dtype == token.tensor->dtype &&
                         head.file->read(*head.tensor) == token.file->read(*token.tensor),
                     "{}: its tensor '{}' is not '{}', to which config.json ties it; set tie_word_embeddings to false "

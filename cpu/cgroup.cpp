@@ -31,7 +31,8 @@ constexpr int64_t kUnlimited = int64_t{1} << 60;
 
 std::optional<double> cpu_quota(const fs::path& group) {
     std::ifstream in(group / "cpu.max");  // "200000 100000": microseconds of each period, or "max"
-    double quota = 0, period = 0;
+    double quota = 0;
+    double period = 0;
     if (!(in >> quota >> period)) {  // version 1
         quota = static_cast<double>(number(group / "cpu.cfs_quota_us").value_or(0));
         period = static_cast<double>(number(group / "cpu.cfs_period_us").value_or(0));
@@ -40,8 +41,8 @@ std::optional<double> cpu_quota(const fs::path& group) {
 }
 
 std::optional<int64_t> memory_left(const fs::path& group, const Version& version) {
-    const std::optional<int64_t> most = number(group / version.memory_limit),
-                                 used = number(group / version.memory_used);
+    const std::optional<int64_t> most = number(group / version.memory_limit);
+    const std::optional<int64_t> used = number(group / version.memory_used);
     if (!most || !used || *most < 0 || *most >= kUnlimited) return std::nullopt;
     // Cached files include shared memory (/dev/shm), which the system cannot drop.
     const auto stat = [&](const char* key) { return number(group / "memory.stat", key).value_or(0); };
@@ -69,7 +70,8 @@ CgroupLimits cgroup_limits(const std::string& mount, const std::string& self) {
     CgroupLimits limits;
     std::ifstream in(self);
     for (std::string line; std::getline(in, line);) {  // "0::/batch/job", or in version 1 "5:cpu,cpuacct:/batch/job"
-        const size_t first = line.find(':'), second = first == std::string::npos ? first : line.find(":/", first + 1);
+        const size_t first = line.find(':');
+        const size_t second = first == std::string::npos ? first : line.find(":/", first + 1);
         if (second == std::string::npos) continue;
         const fs::path group = line.substr(second + 2);
         const std::string controllers = line.substr(first + 1, second - first - 1);

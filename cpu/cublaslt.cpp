@@ -125,9 +125,12 @@ cublasStatus_t check_fp8(const cublasLtMatmulDescOpaque_t& o, const Layout& a, c
 // and a scale of type CUDA_R_32F.
 cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
                              const Layout& d) {
-    const bool ta = o.trans_a == CUBLAS_OP_T, tb = o.trans_b == CUBLAS_OP_T;
-    const uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
-    const uint64_t k_of_b = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
+    const bool ta = o.trans_a == CUBLAS_OP_T;
+    const bool tb = o.trans_b == CUBLAS_OP_T;
+    const uint64_t m = ta ? a.columns : a.rows;
+    const uint64_t k = ta ? a.rows : a.columns;
+    const uint64_t k_of_b = tb ? b.columns : b.rows;
+    const uint64_t n = tb ? b.rows : b.columns;
     for (const Layout* x : {&a, &b, &c, &d}) {
         if (x->rows == 0 || x->columns == 0 || x->batch < 1) return CUBLAS_STATUS_INVALID_VALUE;
         if (x->ld < static_cast<int64_t>(x->rows) || x->batch != d.batch) return CUBLAS_STATUS_INVALID_VALUE;
@@ -175,7 +178,8 @@ Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const 
 // Overwrites the workspace, as an algorithm may. The first bytes of each page are enough to find data that others keep
 // there.
 void overwrite(void* workspace, size_t bytes) {
-    constexpr size_t page = 4096, part = 64;
+    constexpr size_t page = 4096;
+    constexpr size_t part = 64;
     for (size_t at = 0; at < bytes; at += page)
         memset(static_cast<char*>(workspace) + at, kNaN, std::min(part, bytes - at));
     if (bytes > part) memset(static_cast<char*>(workspace) + bytes - part, kNaN, part);
@@ -295,7 +299,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return status;
     const Layouts layouts = all_layouts(*operation, *A, *B, *C, *D);
     results[0] = {};
-    for (int i = 0; i < layouts.count; i++) {
+    for (int i = 0; i < layouts.count; ++i) {
         const uint64_t promised = i < 4 ? preference->alignment[i] : alignment(operation->aux);
         if ((handle->refuse == Refuse::in_heuristic || is_fp8(*A)) &&
             !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], promised))) {
@@ -307,7 +311,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results[0].algo.data[kBias] = alignment(operation->bias);
     results[0].wavesCount = 1.0f;
     *found = std::min(wanted, handle->algorithms);
-    for (int i = 1; i < *found; i++) {
+    for (int i = 1; i < *found; ++i) {
         results[i] = results[0];
         results[i].algo.data[6] = static_cast<uint64_t>(i);
     }
@@ -326,9 +330,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     const auto& o = *operation;
-    const Layout &a = *layout_a, &b = *layout_b, &c = *layout_c, &d = *layout_d;
+    const Layout& a = *layout_a;
+    const Layout& b = *layout_b;
+    const Layout& c = *layout_c;
+    const Layout& d = *layout_d;
     if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
-    const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+    const float scale = *static_cast<const float*>(alpha);
+    const float keep = *static_cast<const float*>(beta);
     const bool active = o.activation() != Activation::none;
     if (keep == 0.0f) C = D;
     if (!C || (o.adds_bias() && !o.bias) || (active && !o.aux) || (C == D && keep != 0.0f && !(c == d)) ||
@@ -337,7 +345,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     }
     const void* data[] = {A, B, C, D, o.aux};
     const Layouts layouts = all_layouts(o, a, b, c, d);
-    for (int i = 0; i < layouts.count; i++) {
+    for (int i = 0; i < layouts.count; ++i) {
         const uint64_t promised = algorithm ? algorithm->data[i] : 1;
         if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
             return CUBLAS_STATUS_INVALID_VALUE;

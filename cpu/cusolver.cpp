@@ -66,7 +66,8 @@ cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t str
 cusolverStatus_t cusolverDnSgesvd_bufferSize(cusolverDnHandle_t handle, int m, int n, int* floats) {
     if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
     if (m < n || n < 0) return CUSOLVER_STATUS_INVALID_VALUE;
-    float size = 0, unused = 0;
+    float size = 0;
+    float unused = 0;
     lapack_int integer = 0;
     const lapack_int info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, &unused, std::max(m, 1), &unused, &unused,
                                                 std::max(m, 1), &unused, std::max(n, 1), &size, -1, &integer);
@@ -95,7 +96,8 @@ cusolverStatus_t cusolverDnSsyevd_bufferSize(cusolverDnHandle_t handle, cusolver
                                              const float*, int lda, const float*, int* floats) {
     if (!handle) return CUSOLVER_STATUS_NOT_INITIALIZED;
     if (n < 0 || lda < std::max(1, n)) return CUSOLVER_STATUS_INVALID_VALUE;
-    float size = 0, unused = 0;
+    float size = 0;
+    float unused = 0;
     lapack_int integer = 0;
     const lapack_int info =
         LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, &unused, lda, &unused, &size, -1, &integer, -1);

@@ -15,7 +15,8 @@ thread_local const char* on_this_thread = nullptr;  // work_in_progress, if this
 void parse_order(Engine& e, const std::string& order) {
     uint64_t seed = 0;
     const bool random = order.starts_with("random:") && order.size() > 7;
-    const char *begin = order.data() + (random ? 7 : 0), *end = order.data() + order.size();
+    const char* begin = order.data() + (random ? 7 : 0);
+    const char* end = order.data() + order.size();
     const auto [rest, status] = std::from_chars(begin, end, seed);
     CHECK(order == "late" || (random && status == std::errc() && rest == end),
           "CUDA_ORDER is \"{}\"; it must be late or random:SEED, with SEED a non-negative integer", order);
@@ -157,7 +158,7 @@ void Engine::run_some(std::unique_lock<std::mutex>& lock) {
     uint64_t n = splitmix64(state) % 16;
     if (n == 0 || running || ready.empty()) return;
     const DeviceAccess access;
-    for (; n > 0 && !running && !ready.empty(); n--) run(lock, ready[splitmix64(state) % ready.size()]);
+    for (; n > 0 && !running && !ready.empty(); --n) run(lock, ready[splitmix64(state) % ready.size()]);
 }
 
 void Engine::run_all(std::unique_lock<std::mutex>& lock) {

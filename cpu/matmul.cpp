@@ -40,7 +40,8 @@ struct Tiling {
 // Divides the output into tiles. A tile's size decides the order of its sums, so it depends on the shape alone: not on
 // the machine, and not on how many matrices share a batch, which differs between ranks.
 Tiling tile_output(const Matmul& m) {
-    int64_t down = ceil_div(m.M, kMaxRows), across = m.N <= kMaxColumns ? 1 : ceil_div(m.N, kColumns);
+    int64_t down = ceil_div(m.M, kMaxRows);
+    int64_t across = m.N <= kMaxColumns ? 1 : ceil_div(m.N, kColumns);
     Tiling t{};
     auto split = [&] {
         t.rows = std::min(m.M, round_up(ceil_div(m.M, down), 16));  // whole register tiles
@@ -72,8 +73,8 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
     float* to = resized(scratch, rows * columns);
     visit_dtype(type, [&]<typename T>(T) {
         const T* from = static_cast<const T*>(block);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
     });
     return to;
 }
@@ -82,7 +83,7 @@ const float* widen(std::vector<float>& scratch, DType type, const void* block, i
 template <typename TC, typename T>
 void finish_row(TC* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
 #pragma GCC ivdep
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; ++j) {
         float x = alpha * product[j];
         if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
         if (bias) x += static_cast<float>(bias[j]);
@@ -95,10 +96,10 @@ template <typename T>
 void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
     if (activation == Activation::gelu) {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; j++) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
+        for (int64_t j = 0; j < n; ++j) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
     } else {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; j++) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
+        for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
     }
 }
 
@@ -113,7 +114,8 @@ public:
         auto good = [](const auto& p) { return p && !p->reference; };
         // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
         // contiguous.
-        const bool column_of_c = columns == 1 && m.ldc > 1, column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
+        const bool column_of_c = columns == 1 && m.ldc > 1;
+        const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
         odd_ = size_of(m.in) == 2 && m.K % 2 == 1;
         depth_ = end_ = m.K - (odd_ ? 1 : 0);
         // A factor of NaN has no place in the order of kinds: the map would return another factor's primitive.
@@ -157,7 +159,7 @@ public:
         if (finished_) return;
         if (odd_) add_last_term(product, m, matrix, row, column);
         visit_dtype(m.out, [&]<typename T>(T) {
-            for (int64_t i = 0; i < rows_; i++) {
+            for (int64_t i = 0; i < rows_; ++i) {
                 float* sums = product + i * columns_;
                 auto finish = [&](auto* to) {
                     finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
@@ -179,18 +181,20 @@ private:
     // Adds the term of the last k to the sums.
     void add_last_term(float* product, const Matmul& m, int64_t matrix, int64_t row, int64_t column) const {
         float* last = resized(Worker::mine().b, columns_);
-        const int64_t k = m.K - 1, row_step = m.trans_a ? 1 : m.A.ld, column_step = m.trans_b ? m.B.ld : 1;
+        const int64_t k = m.K - 1;
+        const int64_t row_step = m.trans_a ? 1 : m.A.ld;
+        const int64_t column_step = m.trans_b ? m.B.ld : 1;
         visit_dtype(m.in, [&]<typename T>(T) {
             const T* a =
                 static_cast<const T*>(m.A.data) + matrix * m.A.stride + row * row_step + k * (m.trans_a ? m.A.ld : 1);
             const T* b = static_cast<const T*>(m.B.data) + matrix * m.B.stride + column * column_step +
                          k * (m.trans_b ? 1 : m.B.ld);
-            for (int64_t j = 0; j < columns_; j++) last[j] = static_cast<float>(b[j * column_step]);
-            for (int64_t i = 0; i < rows_; i++) {
+            for (int64_t j = 0; j < columns_; ++j) last[j] = static_cast<float>(b[j * column_step]);
+            for (int64_t i = 0; i < rows_; ++i) {
                 const float factor = static_cast<float>(a[i * row_step]);
                 float* sums = product + i * columns_;
 #pragma GCC ivdep
-                for (int64_t j = 0; j < columns_; j++) sums[j] = fmaf(factor, last[j], sums[j]);
+                for (int64_t j = 0; j < columns_; ++j) sums[j] = fmaf(factor, last[j], sums[j]);
             }
         });
     }
@@ -208,7 +212,7 @@ private:
         return s;
     }
     void copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, DType type) const {
-        for (int64_t i = 0; i < rows_; i++) {
+        for (int64_t i = 0; i < rows_; ++i) {
             memcpy(at(to, type, i * ld_to), at(from, type, i * ld_from), columns_ * size_of(type));
         }
     }
@@ -225,7 +229,8 @@ private:
 
 void matmul(const Matmul& m) {
     const Tiling t = tile_output(m);
-    const int64_t last_rows = m.M - (t.down - 1) * t.rows, last_columns = m.N - (t.across - 1) * t.columns;
+    const int64_t last_rows = m.M - (t.down - 1) * t.rows;
+    const int64_t last_columns = m.N - (t.across - 1) * t.columns;
     TilePlan plans[2][2];  // [in the last row of tiles][in the last column]
     for (int down : {0, 1}) {
         for (int across : {0, 1}) {
@@ -237,7 +242,8 @@ void matmul(const Matmul& m) {
     const int64_t chunk = std::max<int64_t>(1, kChunk / (t.rows * t.columns * m.K));
     const HeldSignals held;  // for all tiles together, because it takes two system calls
     parallel_for(tiles, chunk, [&](int64_t i) {
-        const int64_t across = i % t.across, down = i / t.across % t.down;
+        const int64_t across = i % t.across;
+        const int64_t down = i / t.across % t.down;
         plans[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,
                                                               across * t.columns);
     });
@@ -249,7 +255,7 @@ template <typename F>
 void widen_rows(std::vector<bf16>& to, const Matrix& from, int64_t rows, int64_t columns) {
     static const auto table = [] {
         std::array<bf16, 256> t;
-        for (unsigned code = 0; code < t.size(); code++) {
+        for (unsigned code = 0; code < t.size(); ++code) {
             F x;
             x.bits = static_cast<uint8_t>(code);
             t[code] = bf16(static_cast<float>(x));
@@ -259,14 +265,15 @@ void widen_rows(std::vector<bf16>& to, const Matrix& from, int64_t rows, int64_t
     if (std::ssize(to) < rows * columns) to.resize(rows * columns);
     parallel_for(rows, std::max<int64_t>(1, (1 << 14) / columns), [&](int64_t i) {
         const auto* row = static_cast<const uint8_t*>(from.data) + i * from.ld;
-        for (int64_t j = 0; j < columns; j++) to[i * columns + j] = table[row[j]];
+        for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = table[row[j]];
     });
 }
 
 }  // namespace
 
 void matmul_fp8(Matmul m, DType a, DType b, float scale) {
-    static thread_local std::vector<bf16> wide_a, wide_b;
+    static thread_local std::vector<bf16> wide_a;
+    static thread_local std::vector<bf16> wide_b;
     const auto widen_operand = [&](Matrix& x, DType type, std::vector<bf16>& wide, int64_t rows) {
         (type == DType::e4m3 ? widen_rows<e4m3> : widen_rows<e5m2>)(wide, x, rows, m.K);
         x = {wide.data(), m.K, 0};

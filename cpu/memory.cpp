@@ -94,8 +94,8 @@ bool is_device(Memory kind) { return kind == Memory::device || kind == Memory::m
 // Returns the kind of a copy between these addresses.
 cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
     std::string why;
-    const bool to_device = is_device(memory_kind(to, bytes, why)),
-               from_device = is_device(memory_kind(from, bytes, why));
+    const bool to_device = is_device(memory_kind(to, bytes, why));
+    const bool from_device = is_device(memory_kind(from, bytes, why));
     return to_device ? (from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                      : (from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
 }
@@ -111,7 +111,8 @@ cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
 }
 
 bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-    const auto *x = static_cast<const char*>(a), *y = static_cast<const char*>(b);
+    const auto* x = static_cast<const char*>(a);
+    const auto* y = static_cast<const char*>(b);
     return x < y + b_bytes && y < x + a_bytes;
 }
 
@@ -181,7 +182,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                              : kind == cudaMemcpyDefault      ? "cudaMemcpyAsync"
                                                               : "cudaMemcpyAsync (device to device)";
     if constexpr (!kModelGpu) return submit(stream, what, [=] { std::memmove(to, from, bytes); });
-    const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
+    const bool to_device = kind != cudaMemcpyDeviceToHost;
+    const bool from_device = kind != cudaMemcpyHostToDevice;
     if (kind == cudaMemcpyHostToHost) return fail(cudaErrorInvalidMemcpyDirection, "a copy from host to host");
     if (const cudaError_t status = check(what, to, bytes, to_device)) return status;
     if (const cudaError_t status = check(what, from, bytes, from_device)) return status;
@@ -197,7 +199,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
         return enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
     }
-    const bool captured = is_capturing(stream), reads_pinned = to_device && !from_device && !pageable;
+    const bool captured = is_capturing(stream);
+    const bool reads_pinned = to_device && !from_device && !pageable;
     if (reads_pinned) queued_uploads().add(from, bytes);
     if (!to_device && !captured && !queued_uploads().read(to, bytes))
         std::memset(to, kNaN, bytes);  // undefined until the copy is done

@@ -254,9 +254,9 @@ bool Communicator::advance(Operation& o) {
 // Records which ranks this one waits for, for messages.
 void Communicator::note_missing(const Operation& o) {
     std::string ranks;
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < size; ++r) {
         bool waits = false;
-        for (size_t i = 0; i < o.requests.size(); i++) waits |= o.requests[i] != MPI_REQUEST_NULL && o.peers[i] == r;
+        for (size_t i = 0; i < o.requests.size(); ++i) waits |= o.requests[i] != MPI_REQUEST_NULL && o.peers[i] == r;
         if (waits) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : ", ", r);
     }
     std::lock_guard lock(mutex_);
@@ -302,7 +302,7 @@ void Communicator::agree(Operation& o) {
     const auto bytes = o.own.size() * sizeof(Description);
     o.digests[rank] = {static_cast<int64_t>(o.own.size()),
                        teon::hash_of({reinterpret_cast<const char*>(o.own.data()), bytes})};
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < size; ++r) {
         if (r == rank) continue;
         send(o, &o.digests[rank], sizeof(Digest), r);
         receive(o, &o.digests[r], sizeof(Digest), r);
@@ -316,7 +316,7 @@ void Communicator::compare(Operation& o) {
     if (std::all_of(o.digests.begin(), o.digests.end(), [&](const Digest& d) { return d == o.digests[rank]; }))
         return move(o);
     o.theirs.resize(static_cast<size_t>(size));
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < size; ++r) {
         if (o.digests[r] == o.digests[rank]) continue;
         o.theirs[r].resize(static_cast<size_t>(std::min(o.digests[r].calls, o.digests[rank].calls)));
         const auto bytes = static_cast<int64_t>(o.theirs[r].size() * sizeof(Description));
@@ -327,9 +327,9 @@ void Communicator::compare(Operation& o) {
 }
 
 void Communicator::explain(const Operation& o) const {
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < size; ++r) {
         const std::vector<Description>& theirs = o.theirs[r];
-        for (size_t i = 0; i < theirs.size(); i++) {
+        for (size_t i = 0; i < theirs.size(); ++i) {
             if (theirs[i] == o.own[i]) continue;
             const std::string in_group = o.own.size() > 1 ? fmt::format(", call {} of its group", i + 1) : "";
             throw Failure{ncclInvalidUsage, fmt::format("rank {} called {} and rank {} {} as operation {}{}", rank,
@@ -353,7 +353,7 @@ void Communicator::move(Operation& o) {
         const int64_t bytes = call.is.count * size_of(call.is.type);
         const int root = static_cast<int>(call.is.root);
         std::byte* next = staging;
-        for (int r = 0; r < size; r++) {
+        for (int r = 0; r < size; ++r) {
             if (r == rank) continue;
             if (call.is.kind == Kind::broadcast) {
                 if (rank == root) send(o, call.from, bytes, r);
@@ -390,18 +390,19 @@ int64_t Communicator::staged_bytes(const Call& call) const {
 template <typename T>
 void Communicator::add_in_order(const Call& call, const std::byte* terms) const {
     const int64_t n = call.is.count;
-    const T *own = reinterpret_cast<const T*>(call.from), *others = reinterpret_cast<const T*>(terms);
+    const T* own = reinterpret_cast<const T*>(call.from);
+    const T* others = reinterpret_cast<const T*>(terms);
     T* to = reinterpret_cast<T*>(call.to);
     constexpr int64_t kBlock = 4096;
     T sum[kBlock];
     for (int64_t begin = 0; begin < n; begin += kBlock) {
         const int64_t count = std::min(kBlock, n - begin);
-        for (int r = 0; r < size; r++) {
+        for (int r = 0; r < size; ++r) {
             const T* from = (r == rank ? own : others + (r < rank ? r : r - 1) * n) + begin;
             if (r == 0) {
                 std::copy(from, from + count, sum);
             } else {
-                for (int64_t i = 0; i < count; i++)
+                for (int64_t i = 0; i < count; ++i)
                     sum[i] = T(static_cast<float>(sum[i]) + static_cast<float>(from[i]));
             }
         }
@@ -451,7 +452,8 @@ ncclResult_t call(const char* name, Call c, ncclComm_t comm, cudaStream_t stream
         return fail(ncclInvalidArgument, fmt::format("{}: root {} of {} ranks", name, c.is.root, comm->shared->size));
     const bool is_root = c.is.root == comm->shared->rank;
     const int64_t bytes = c.is.count * size_of(c.is.type);
-    const bool reads = is_root || c.is.kind == Kind::reduce, writes = is_root || c.is.kind == Kind::broadcast;
+    const bool reads = is_root || c.is.kind == Kind::reduce;
+    const bool writes = is_root || c.is.kind == Kind::broadcast;
     if (reads && check_memory(name, c.from, bytes) != ncclSuccess) return ncclInvalidArgument;
     if (writes && check_memory(name, c.to, bytes) != ncclSuccess) return ncclInvalidArgument;
     if (is_root && c.from != c.to && c.from < c.to + bytes && c.to < c.from + bytes)
@@ -474,7 +476,9 @@ Call described(Kind kind, const void* from, void* to, size_t count, ncclDataType
 }  // namespace
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
-    int initialized = 0, size = 0, own = 0;
+    int initialized = 0;
+    int size = 0;
+    int own = 0;
     MPI_Initialized(&initialized);
     if (!initialized) return fail(ncclInvalidUsage, "ncclCommInitRank: MPI is not initialized");
     MPI_Comm_size(MPI_COMM_WORLD, &size);

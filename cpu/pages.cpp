@@ -46,7 +46,8 @@ public:
     }
 
     void* allocate(size_t bytes, Memory kind, int device) {
-        const size_t data = round_up(bytes, kAlignment), mapped = round_up(data, page_);
+        const size_t data = round_up(bytes, kAlignment);
+        const size_t mapped = round_up(data, page_);
         char* all = static_cast<char*>(
             mmap(nullptr, mapped + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (all == MAP_FAILED) return nullptr;
@@ -72,7 +73,8 @@ public:
         Block& block = it->second;
         if (!block.open) protect(block, true);
         std::string wrong;
-        const auto *begin = static_cast<unsigned char*>(p), *end = begin + block.bytes;
+        const auto* begin = static_cast<unsigned char*>(p);
+        const auto* end = begin + block.bytes;
         const auto untouched = [](const unsigned char* from, const void* to) {
             return std::all_of(from, static_cast<const unsigned char*>(to),
                                [](unsigned char c) { return c == (dry_run() ? 0 : kNaN); });
@@ -149,7 +151,8 @@ private:
 
     void set_key(unsigned rights) {
 #if defined(__x86_64__)
-        unsigned all, high;
+        unsigned all;
+        unsigned high;
         asm volatile("rdpkru" : "=a"(all), "=d"(high) : "c"(0));
         all = (all & ~(3u << (2 * key_))) | rights << (2 * key_);
         asm volatile("wrpkru" : : "a"(all), "c"(0), "d"(0) : "memory");

@@ -124,7 +124,7 @@ void Worker::execute(const std::shared_ptr<const Primitive>& p, const void* a, c
     const OneThread one;  // oneDNN asks OpenMP for the number of threads at every call
     if (p != last_) prepare(p);
     const void* data[] = {a, b, c, bias};
-    for (int i = 0; i < (bias ? 4 : 3); i++) memories_[i].set_data_handle(const_cast<void*>(data[i]));
+    for (int i = 0; i < (bias ? 4 : 3); ++i) memories_[i].set_data_handle(const_cast<void*>(data[i]));
     dnnl::error::wrap_c_api(
         dnnl_primitive_execute(p->product.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data()),
         "multiplying");

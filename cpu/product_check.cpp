@@ -29,7 +29,7 @@ struct Sum {
 Sum sum_of(const ProductKind& k, const void* a, const void* b, int64_t row, int64_t column) {
     constexpr double kNormal = std::numeric_limits<float>::min();
     Sum sum;
-    for (int64_t i = 0; i < k.K; i++) {
+    for (int64_t i = 0; i < k.K; ++i) {
         const double x = element(a, k.in, k.trans_a ? i * k.lda + row : row * k.lda + i);
         const double y = element(b, k.in, k.trans_b ? column * k.ldb + i : i * k.ldb + column);
         sum.value += x * y;
@@ -54,17 +54,18 @@ ProductCheck::ProductCheck(const ProductKind& kind, const void* c)
       columns_{0, kind.N / 3, kind.N / 2, std::max<int64_t>(kind.N - 2, 0), kind.N - 1},
       before_{} {
     if (kind.beta == 0.0f) return;
-    for (int i = 0; i < kRows; i++)
-        for (int j = 0; j < kColumns; j++)
+    for (int i = 0; i < kRows; ++i)
+        for (int j = 0; j < kColumns; ++j)
             before_[i * kColumns + j] = element(c, kind.out, rows_[i] * kind.ldc + columns_[j]);
 }
 
 bool ProductCheck::holds(const void* a, const void* b, const void* c, const void* bias) const {
     const ProductKind& k = kind_;
     bool conclusive = false;
-    for (int i = 0; i < kRows; i++) {
-        for (int j = 0; j < kColumns; j++) {
-            const int64_t row = rows_[i], column = columns_[j];
+    for (int i = 0; i < kRows; ++i) {
+        for (int j = 0; j < kColumns; ++j) {
+            const int64_t row = rows_[i];
+            const int64_t column = columns_[j];
             const Sum sum = sum_of(k, a, b, row, column);
             const double scale = static_cast<double>(k.alpha);
             const double added = k.beta == 0.0f ? 0.0 : static_cast<double>(k.beta) * before_[i * kColumns + j];

@@ -63,7 +63,7 @@ public:
         slabs_.push_back(slab);
         const bool guard_each = ++slabs_in_use <= kGuardedSlabs;
         Fiber* list = nullptr;
-        for (int i = kFibersPerSlab - 1; i >= 0; i--) {
+        for (int i = kFibersPerSlab - 1; i >= 0; --i) {
             char* bottom = slab + i * stride_ + page_;
             CHECK((!guard_each && i > 0) || mprotect(bottom - page_, page_, PROT_NONE) == 0,
                   "simt: no guard page for a fiber stack; raise vm.max_map_count or lower TEON_THREADS");
@@ -235,7 +235,7 @@ void Block::release_barrier() {
     }
     arrived = 0;
     warps = 0;
-    for (int w = 0; 32 * w < count; w++) {
+    for (int w = 0; 32 * w < count; ++w) {
         runnable[w] = at_barrier[w];
         at_barrier[w] = 0;
         if (runnable[w] != 0) warps |= 1u << w;
@@ -312,7 +312,7 @@ void Block::fail(std::exception_ptr e) {
         cancelled = true;
         *error = e;
         warps = 0;
-        for (int w = 0; 32 * w < count; w++) {
+        for (int w = 0; 32 * w < count; ++w) {
             runnable[w] = suspended[w];
             at_barrier[w] = 0;
             pending[w] = 0;
@@ -403,7 +403,7 @@ std::exception_ptr run_block(int64_t index) {
     b.live = b.count;
     b.arrived = 0;
     b.warps = 0;
-    for (int w = 0; 32 * w < b.count; w++) {
+    for (int w = 0; 32 * w < b.count; ++w) {
         const int lanes = b.count - 32 * w;
         b.runnable[w] = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
         b.warps |= 1u << w;
@@ -420,7 +420,7 @@ void begin_launch(const char* name, dim3 grid, dim3 block, size_t smem, void (*b
     const int count = static_cast<int>(block.x * block.y * block.z);
     const bool flat = block.y == 1 && block.z == 1;
     if (!flat && (b.count != count || blockDim.x != block.x || blockDim.y != block.y || b.flat)) {
-        for (int t = 0; t < count; t++) b.coordinates[t] = thread_index(t, block);
+        for (int t = 0; t < count; ++t) b.coordinates[t] = thread_index(t, block);
     }
     threadIdx = {0, 0, 0};
     blockDim = block;

@@ -190,7 +190,7 @@ void block_collective(Data& mine, F, const Site& site) {
 template <typename T, typename Op>
 T butterfly(T (&x)[32], Op op) {
     for (int half = 16; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) x[i] = op(x[i], x[i + half]);
+        for (int i = 0; i < half; ++i) x[i] = op(x[i], x[i + half]);
     }
     return x[0];
 }
@@ -201,9 +201,9 @@ T warp_reduce(T x, Op, const Site& site) {
         0xffffffffu, x,
         [](unsigned, Deposits<T> lanes) {
             T v[32];
-            for (int i = 0; i < 32; i++) v[i] = lanes[i];
+            for (int i = 0; i < 32; ++i) v[i] = lanes[i];
             const T result = butterfly(v, Op{});
-            for (int i = 0; i < 32; i++) lanes[i] = result;
+            for (int i = 0; i < 32; ++i) lanes[i] = result;
         },
         site);
     return x;
@@ -216,15 +216,15 @@ T block_reduce(T x, Op, const Site& site) {
         x,
         [](int count, Deposits<T> threads) {
             T per_warp[32];
-            for (int w = 0; w < 32; w++) {
+            for (int w = 0; w < 32; ++w) {
                 per_warp[w] = Op::template identity<T>();
                 if (32 * w >= count) continue;
                 T v[32];
-                for (int i = 0; i < 32; i++) v[i] = threads[32 * w + i];
+                for (int i = 0; i < 32; ++i) v[i] = threads[32 * w + i];
                 per_warp[w] = butterfly(v, Op{});
             }
             const T result = butterfly(per_warp, Op{});
-            for (int i = 0; i < count; i++) threads[i] = result;
+            for (int i = 0; i < count; ++i) threads[i] = result;
         },
         site);
     return x;

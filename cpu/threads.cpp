@@ -61,7 +61,7 @@ template <typename F>
 bool spin_until(F done) {
     const auto end = std::chrono::steady_clock::now() + kSpin;
     do {
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < 32; ++i) {
             if (done()) return true;
             pause();
         }
@@ -102,7 +102,7 @@ public:
         busy = true;
         for (int64_t begin; (begin = next_.fetch_add(chunk_, std::memory_order_relaxed)) < n_;) {
             const int64_t end = std::min(n_, begin + chunk_);
-            for (int64_t i = begin; i < end && i < failed_.load(std::memory_order_relaxed); i++) {
+            for (int64_t i = begin; i < end && i < failed_.load(std::memory_order_relaxed); ++i) {
                 try {
                     body_(i);
                 } catch (...) { fail(i, std::current_exception()); }
@@ -161,7 +161,7 @@ private:
         if (workers_ >= static_cast<uint32_t>(helpers)) return;
         const HeldSignals held;
         try {
-            for (; workers_ < static_cast<uint32_t>(helpers); workers_++) {
+            for (; workers_ < static_cast<uint32_t>(helpers); ++workers_) {
                 std::thread worker([this] { serve(); });
                 pthread_setname_np(worker.native_handle(), "teon-worker");
                 worker.detach();
@@ -234,7 +234,7 @@ void detail::parallel_for(int64_t n, int64_t chunk, const std::function<void(int
             return;
         }
     }
-    for (int64_t i = 0; i < n; i++) body(i);
+    for (int64_t i = 0; i < n; ++i) body(i);
 }
 
 int detail::bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads) {

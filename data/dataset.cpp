@@ -151,7 +151,8 @@ std::pair<std::string, double> weighted(const std::string& item) {
     std::error_code error;
     if (colon == std::string::npos || fs::exists(item, error)) return {item, 0};
     double weight = 0;
-    const char *begin = item.data() + colon + 1, *end = item.data() + item.size();
+    const char* begin = item.data() + colon + 1;
+    const char* end = item.data() + item.size();
     const auto parsed = std::from_chars(begin, end, weight);
     if (parsed.ec != std::errc() || parsed.ptr != end) return {item, 0};
     CHECK_USAGE(std::isfinite(weight) && weight > 0 && weight <= 1e6,
@@ -248,7 +249,8 @@ int64_t correction(const std::string& shard, int64_t begin, int64_t end) {
     int64_t sum = 0;
     for (const Correction& c : corrections) {
         CHECK_USAGE(c.first >= 0 && c.tokens > 0, "{}: damaged; prepare or copy it again", path);
-        const int64_t low = std::max(c.first, begin), high = std::min(c.first + c.tokens, end);
+        const int64_t low = std::max(c.first, begin);
+        const int64_t high = std::min(c.first + c.tokens, end);
         if (low >= high) continue;
         sum += floor_of(c.difference * (high - c.first), c.tokens) - floor_of(c.difference * (low - c.first), c.tokens);
     }

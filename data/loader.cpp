@@ -221,7 +221,8 @@ struct Loader::Impl {
         std::unique_lock lock(mutex);
         while (work.wait(lock, stop, [&] { return ready < AHEAD && !failure; }) && !stop.stop_requested()) {
             const uint64_t began = seeks;
-            const int64_t call = calls + ready, of_sample = sample + ready * step();
+            const int64_t call = calls + ready;
+            const int64_t of_sample = sample + ready * step();
             std::exception_ptr error;
             lock.unlock();
             try {

@@ -97,7 +97,9 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     CHECK_USAGE(header.size() >= SHARD_HEADER_BYTES && file_bytes >= SHARD_HEADER_BYTES,
                 "{}: {} bytes are too few for a token shard (its header takes {}); prepare or download it again", path,
                 file_bytes, SHARD_HEADER_BYTES);
-    int32_t magic, version, tokens;
+    int32_t magic;
+    int32_t version;
+    int32_t tokens;
     std::memcpy(&magic, header.data(), 4);
     std::memcpy(&version, header.data() + 4, 4);
     std::memcpy(&tokens, header.data() + 8, 4);
@@ -123,7 +125,8 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
 
 std::string split_in_name(const std::string& path) {
     const std::string name = fs::path(path).filename().string();
-    const size_t train = name.rfind("_train_"), val = name.rfind("_val_");
+    const size_t train = name.rfind("_train_");
+    const size_t val = name.rfind("_val_");
     if (train == val) return "";  // neither
     return val == std::string::npos || (train != std::string::npos && train > val) ? "train" : "val";
 }

@@ -40,7 +40,8 @@ bool Tokenizer::is_in(const std::string& folder) {
 
 Tokenizer::Tokenizer(const std::string& folder) : folder_(folder) {
     CHECK_USAGE(is_in(folder), "{}: has neither description.json, tokenizer.json nor tokenizer.model", folder);
-    const std::string description_path = folder + "/description.json", table_path = folder + "/tokens.bin";
+    const std::string description_path = folder + "/description.json";
+    const std::string table_path = folder + "/tokens.bin";
     if (exists(description_path)) {
         const nlohmann::json parsed = read_json(description_path);
         read_token_bytes(read_text(table_path, kMaxFile), table_path);

@@ -72,9 +72,11 @@ std::string sha256_of_file(const std::string& path) {
 }
 
 std::string sampled_hash(const std::string& path) {
-    constexpr int64_t kPieces = 16, kBytes = 64 << 10;
+    constexpr int64_t kPieces = 16;
+    constexpr int64_t kBytes = 64 << 10;
     const InputFile file(path);
-    const int64_t size = file.bytes(), pieces = size > kPieces * kBytes ? kPieces : 1;
+    const int64_t size = file.bytes();
+    const int64_t pieces = size > kPieces * kBytes ? kPieces : 1;
     Hash hash;
     hash.update(&size, sizeof size);
     std::vector<char> piece(static_cast<size_t>(pieces > 1 ? kBytes : size));

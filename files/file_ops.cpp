@@ -25,7 +25,8 @@ int FileOps::close(int file) { return ::close(file); }
 int FileOps::sync_path(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) return -1;
-    const int status = ::fsync(file), error = errno;
+    const int status = ::fsync(file);
+    const int error = errno;
     ::close(file);
     errno = error;
     return status;

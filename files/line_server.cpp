@@ -24,7 +24,8 @@ namespace {
 class SpawnSettings {
 public:
     explicit SpawnSettings(int socket) {
-        sigset_t none, pipe;
+        sigset_t none;
+        sigset_t pipe;
         sigemptyset(&none);
         sigemptyset(&pipe);
         sigaddset(&pipe, SIGPIPE);

@@ -23,7 +23,8 @@ fs::path project_folder(const std::string& name) {
 
 std::vector<std::vector<std::string>> script_commands(const std::string& name,
                                                       const std::vector<std::string>& arguments) {
-    const fs::path project = project_folder(name), python = project / ".venv" / "bin" / "python";
+    const fs::path project = project_folder(name);
+    const fs::path python = project / ".venv" / "bin" / "python";
     std::vector<std::string> words = {"python3", (project / "scripts" / name).string()};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<std::vector<std::string>> commands = {words};

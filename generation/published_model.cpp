@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 // bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
 // precedence over config.json.
 TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
-    const std::string path = (folder / "config.json").string(), other = (folder / "generation_config.json").string();
+    const std::string path = (folder / "config.json").string();
+    const std::string other = (folder / "generation_config.json").string();
     std::error_code error;
     const nlohmann::json generation = fs::exists(other, error) ? read_json(other) : nlohmann::json::object();
     const auto tokens = [&](const char* key) {
@@ -66,7 +67,8 @@ static std::string best_note(const PublishedModel& model) {
     if (model.run.empty()) return "";
     const std::optional<int64_t> best = best_checkpoint(model.run);
     if (!best) return "";
-    const std::string name = checkpoint_name(*best), newest = fs::path(model.folder).filename().string();
+    const std::string name = checkpoint_name(*best);
+    const std::string newest = fs::path(model.folder).filename().string();
     if (name == newest) return "";
     return shortened(fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})",
                                  newest, model.run, kBestLink, name));

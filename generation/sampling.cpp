@@ -36,7 +36,8 @@ namespace {
 // Orders tokens by their logits, the largest first; of equal logits, the lower token first.
 auto likelier(std::span<const float> logits) {
     return [logits](int a, int b) {
-        const float of_a = logits[static_cast<size_t>(a)], of_b = logits[static_cast<size_t>(b)];
+        const float of_a = logits[static_cast<size_t>(a)];
+        const float of_b = logits[static_cast<size_t>(b)];
         return of_a != of_b ? of_a > of_b : a < b;
     };
 }

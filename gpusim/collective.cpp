@@ -17,13 +17,18 @@ void sync_warp(Warp& w, const Instruction&, Lanes lanes) {
 // "shfl.sync": c contains the clamp value and, in bits 8 to 12, the segment mask.
 void shuffle(Warp& w, const Instruction& i, Lanes lanes) {  // d[, p], a, b, c, mask
     const int k = i.destinations;
-    uint32_t a[32], got[32];
+    uint32_t a[32];
+    uint32_t got[32];
     Lanes in_range = 0;
     std::memcpy(a, w.operand<uint32_t>(i, k), sizeof a);
-    const uint32_t *b = w.operand<uint32_t>(i, k + 1), *c = w.operand<uint32_t>(i, k + 2);
+    const uint32_t* b = w.operand<uint32_t>(i, k + 1);
+    const uint32_t* c = w.operand<uint32_t>(i, k + 2);
     for_lanes(lanes, [&](int lane) {
-        const int by = b[lane] & 31, clamp = c[lane] & 31, segment = c[lane] >> 8 & 31;
-        const int last = (lane & segment) | (clamp & ~segment), first = lane & segment;
+        const int by = b[lane] & 31;
+        const int clamp = c[lane] & 31;
+        const int segment = c[lane] >> 8 & 31;
+        const int last = (lane & segment) | (clamp & ~segment);
+        const int first = lane & segment;
         int from = lane;
         bool valid = false;
         switch (static_cast<Shuffle>(i.variant)) {
@@ -113,19 +118,21 @@ struct F16 {
 // are exact in float and are added one after the other by increasing k. A GPU adds them in an order of its own.
 template <typename T>
 void mma(Warp& w, const Instruction& i) {
-    constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},
-                    kColumns = {0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24};
+    constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    constexpr Words kColumns = {0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24};
     Register D[4];
     for (int e = 0; e < 4; ++e) D[e] = load(w.operand<float>(i, 10 + e));
     for (int upper_k = 0; upper_k < 2; ++upper_k) {
-        Register A[2][2], B[2];  // A: [half of the rows][parity of k]; B: [parity of k]
+        Register A[2][2];
+        Register B[2];  // A: [half of the rows][parity of k]; B: [parity of k]
         for (int odd = 0; odd < 2; ++odd) {
             for (int half = 0; half < 2; ++half)
                 A[half][odd] = T::widen(w.operand<uint32_t>(i, 4 + half + 2 * upper_k), odd);
             B[odd] = T::widen(w.operand<uint32_t>(i, 8 + upper_k), odd);
         }
         for (int k = 0; k < 8; ++k) {
-            const int holder = k / 2, odd = k % 2;
+            const int holder = k / 2;
+            const int odd = k % 2;
             Floats b[2];
             for (int column = 0; column < 2; ++column) select(b[column], B[odd], kColumns + holder + 4 * column);
             for (int half = 0; half < 2; ++half) {

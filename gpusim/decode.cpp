@@ -386,7 +386,8 @@ private:
     void mbarrier() {
         Instruction& i = instruction_;
         const std::string_view what = parts_[1];
-        const bool arrives = what == "arrive", waits = what == "try_wait" || what == "test_wait";
+        const bool arrives = what == "arrive";
+        const bool waits = what == "try_wait" || what == "test_wait";
         if (!has("shared::cta") && !has("shared")) refuse("the space");
         if (arrives && op(0) != "_") refuse("the state");
         if (waits && !has("parity")) refuse("the state");
@@ -611,7 +612,8 @@ private:
             exact(op(0), 4);
             return emit(1);
         }
-        const bool splits = op(0)[0] == '{', joins = op(1)[0] == '{';
+        const bool splits = op(0)[0] == '{';
+        const bool joins = op(1)[0] == '{';
         if (!splits && !joins) return table_row();
         const auto count = split_operands((splits ? op(0) : op(1)).substr(1)).size();
         const int part = bytes / static_cast<int>(count);
@@ -641,9 +643,11 @@ private:
     // Registers of integers may be wider than the type; convert_width converts these.
     void convert() {
         const auto it = instruction_table().find(std::string(statement_->opcode));
-        const std::string_view to = parts_[parts_.size() - 2], from = parts_.back();
+        const std::string_view to = parts_[parts_.size() - 2];
+        const std::string_view from = parts_.back();
         if (parts_.size() == 3 && std::strchr("us", to[0]) && std::strchr("us", from[0])) {
-            const int d = operand(op(0), bytes_of_type(to)), a = operand(op(1), bytes_of_type(from));
+            const int d = operand(op(0), bytes_of_type(to));
+            const int a = operand(op(1), bytes_of_type(from));
             if (it != instruction_table().end() && d == it->second.bytes[0] && a == it->second.bytes[1]) {
                 instruction_.run = it->second.run;
             } else {
@@ -726,7 +730,9 @@ std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, st
     if (!program->parameters.empty())
         program->parameter_bytes = program->parameters.back().offset + program->parameters.back().bytes;
     program->max_threads = it->second.max_threads;
-    constexpr int kRegisters = 65536, kMost = 255, kUnit = 8;  // per multiprocessor; most per thread; allocation unit
+    constexpr int kRegisters = 65536;
+    constexpr int kMost = 255;
+    constexpr int kUnit = 8;  // per multiprocessor; most per thread; allocation unit
     const int threads = std::max(program->max_threads, 1) * it->second.min_blocks;
     program->registers = std::min(kRegisters / threads, kMost) / kUnit * kUnit;
     Decoder(module, symbols, *program).run(it->second);

@@ -61,7 +61,8 @@ std::string ptx_of_fat_binary(const void* wrapper, int capability) {
     CHECK(w.magic == kWrapperMagic, "a fat binary begins with {:#x} and not {:#x}", w.magic, kWrapperMagic);
     const Header header = read<Header>(w.data);
     CHECK(header.magic == kMagic, "the data of a fat binary begin with {:#x} and not {:#x}", header.magic, kMagic);
-    const unsigned char *at = w.data + header.header_bytes, *end = at + header.bytes;
+    const unsigned char* at = w.data + header.header_bytes;
+    const unsigned char* end = at + header.bytes;
     std::string_view best;
     uint32_t best_architecture = 0;
     bool compressed = false;

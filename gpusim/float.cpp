@@ -22,7 +22,8 @@ inline float nan_f32() { return std::bit_cast<float>(0x7fffffffu); }
 // "If one of the inputs is NaN, the other one is the result; +0.0 > -0.0". Equal numbers with different bits are zeros.
 template <typename T, typename Bits, bool Greatest>
 T extreme(T a, T b) {
-    const Bits x = std::bit_cast<Bits>(a), y = std::bit_cast<Bits>(b);
+    const Bits x = std::bit_cast<Bits>(a);
+    const Bits y = std::bit_cast<Bits>(b);
     const T of_equal = std::bit_cast<T>(static_cast<Bits>(Greatest ? x & y : x | y));
     const T of_numbers = a == b ? of_equal : (Greatest ? b < a : a < b) ? a : b;
     return a != a ? b : b != b ? a : of_numbers;
@@ -79,12 +80,15 @@ void approximate(Table& t, const std::string& name) {
 // 2^x within 2 ulp, by vector instructions: the nearest integer goes to the exponent, and a Taylor polynomial
 // approximates the rest.
 [[gnu::always_inline]] inline float exp2_(float x) {
-    const float least = x < -150.0f ? -150.0f : x, bounded = least < 129.0f ? least : 129.0f;
-    const float whole = std::nearbyint(bounded), t = (bounded - whole) * 0.69314718f;
+    const float least = x < -150.0f ? -150.0f : x;
+    const float bounded = least < 129.0f ? least : 129.0f;
+    const float whole = std::nearbyint(bounded);
+    const float t = (bounded - whole) * 0.69314718f;
     const auto next = [t](float p, float c) { return std::fma(p, t, c); };
     const float high = next(next(next(1.0f / 5040, 1.0f / 720), 1.0f / 120), 1.0f / 24);
     const float p = next(next(next(next(high, 1.0f / 6), 0.5f), 1.0f), 1.0f);
-    const int n = static_cast<int>(whole), half = n >> 1;  // in two steps, for subnormal results
+    const int n = static_cast<int>(whole);
+    const int half = n >> 1;  // in two steps, for subnormal results
     const auto power = [](int e) { return std::bit_cast<float>((e + 127) << 23); };
     return x != x ? x : p * power(half) * power(n - half);
 }

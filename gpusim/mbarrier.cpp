@@ -60,7 +60,8 @@ int register_pool(const Warp& w) { return w.program->registers * static_cast<int
 
 void mbarrier_init(Warp& w, const Instruction& i, Lanes lanes) {  // [a], count
     for_lanes(lanes, [&](int l) {
-        const uint32_t a = address_of(w, i, 0, l), count = w.operand<uint32_t>(i, 1)[l];
+        const uint32_t a = address_of(w, i, 0, l);
+        const uint32_t count = w.operand<uint32_t>(i, 1)[l];
         if (count == 0 || count > kMostArrivals)
             fail(w, i, l, fmt::format("{} arrivals; it must be 1 to {}", count, kMostArrivals));
         std::memset(shared_for_write(w, i, l, a, kMbarrierBytes, nullptr), 0, kMbarrierBytes);
@@ -83,7 +84,8 @@ void mbarrier_arrive(Warp& w, const Instruction& i, Lanes lanes) {  // [a], coun
     const View view = w.block->shared.release(w.clock, w.index, lanes);
     for_lanes(lanes, [&](int l) {
         Mbarrier& m = find(w, i, l, address_of(w, i, 0, l));
-        const uint32_t operand = w.operand<uint32_t>(i, 1)[l], count = i.variant ? 1 : operand;
+        const uint32_t operand = w.operand<uint32_t>(i, 1)[l];
+        const uint32_t count = i.variant ? 1 : operand;
         if (i.variant) add_transactions(w, i, l, m, operand);
         if (count > m.pending)
             fail(w, i, l,
@@ -159,7 +161,8 @@ uint32_t bytes_of(const TensorMap& map) {
 // exist in the tensor.
 template <typename F>
 void for_rows(const TensorMap& map, const int32_t* at, F f) {
-    const uint32_t row_bytes = map.box[0] * map.element_bytes, rows = bytes_of(map) / row_bytes;
+    const uint32_t row_bytes = map.box[0] * map.element_bytes;
+    const uint32_t rows = bytes_of(map) / row_bytes;
     for (uint32_t row = 0; row < rows; ++row) {
         uint64_t address = map.address;
         bool exists = true;
@@ -168,10 +171,10 @@ void for_rows(const TensorMap& map, const int32_t* at, F f) {
             exists &= x >= 0 && x < map.extents[d];
             address += static_cast<uint64_t>(x) * map.strides[d];
         }
-        const int64_t first = std::clamp<int64_t>(-int64_t{at[0]}, 0, map.box[0]),
-                      last = std::clamp<int64_t>(int64_t{map.extents[0]} - at[0], first, map.box[0]);
-        const auto begin = static_cast<uint32_t>(first) * map.element_bytes,
-                   end = static_cast<uint32_t>(last) * map.element_bytes;
+        const int64_t first = std::clamp<int64_t>(-int64_t{at[0]}, 0, map.box[0]);
+        const int64_t last = std::clamp<int64_t>(int64_t{map.extents[0]} - at[0], first, map.box[0]);
+        const auto begin = static_cast<uint32_t>(first) * map.element_bytes;
+        const auto end = static_cast<uint32_t>(last) * map.element_bytes;
         f(row * row_bytes, address + static_cast<uint64_t>(int64_t{at[0]} * map.element_bytes), begin,
           exists ? end : begin);
     }
@@ -223,10 +226,11 @@ void land(Block& b, size_t k) {
     for_rows(c.map, c.at, [&](uint32_t offset, uint64_t address, uint32_t begin, uint32_t end) {
         const uint32_t row = c.map.box[0] * c.map.element_bytes;
         for (uint32_t chunk = 0; chunk < row; chunk += 16) {
-            const uint32_t plain = c.to + offset + chunk,
-                           at = c.map.swizzle_bytes ? swizzled(plain, c.map.swizzle_bytes) : plain;
+            const uint32_t plain = c.to + offset + chunk;
+            const uint32_t at = c.map.swizzle_bytes ? swizzled(plain, c.map.swizzle_bytes) : plain;
             uint8_t piece[16] = {};  // zeros outside of the tensor
-            const uint32_t first = std::max(begin, chunk), last = std::min(end, chunk + 16);
+            const uint32_t first = std::max(begin, chunk);
+            const uint32_t last = std::min(end, chunk + 16);
             if (first < last)
                 std::memcpy(piece + (first - chunk), reinterpret_cast<const uint8_t*>(address) + first, last - first);
             std::memcpy(data + at, piece, std::min(16u, row - chunk));
@@ -246,7 +250,8 @@ void land(Block& b, size_t k) {
 // ---- named barriers -------------------------------------------------------------------------------------------------
 
 void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b
-    const uint32_t id = *w.operand<uint32_t>(i, 0), count = *w.operand<uint32_t>(i, 1);
+    const uint32_t id = *w.operand<uint32_t>(i, 0);
+    const uint32_t count = *w.operand<uint32_t>(i, 1);
     if (id >= w.block->named.size()) fail(w, i, 0, fmt::format("barrier {} of 16", id));
     NamedBarrier& b = w.block->named[id];
     if (b.arrived && b.count != count)

@@ -62,7 +62,9 @@ Addresses addresses(Warp& w, const Instruction& i, int operand) {
 // Returns whether the accesses of all lanes to device memory are aligned and within one allocation: the one that the
 // warp accessed last, or one that is looked up and becomes it.
 bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t bytes) {
-    uint64_t least = ~uint64_t{0}, most = 0, any = 0;
+    uint64_t least = ~uint64_t{0};
+    uint64_t most = 0;
+    uint64_t any = 0;
     for (int l = 0; l < 32; ++l) {
         const bool on = lanes >> l & 1;
         least = std::min(least, on ? a.of[l] : ~uint64_t{0});
@@ -242,7 +244,8 @@ void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     const int first = i.destinations;  // 1; 0 for red
     const Addresses a = addresses(w, i, first);
-    const T *b = w.operand<T>(i, first + 1), *c = i.count > first + 2 ? w.operand<T>(i, first + 2) : b;
+    const T* b = w.operand<T>(i, first + 1);
+    const T* c = i.count > first + 2 ? w.operand<T>(i, first + 2) : b;
     const AtomicOp op = static_cast<AtomicOp>(i.variant);
     count_access(w, i, lanes, a, sizeof(T));
     for_lanes(lanes, [&](int l) {
@@ -385,7 +388,8 @@ void load_matrix(Warp& w, const Instruction& i, Lanes) {
     for (int k = 0; k < i.vector; ++k) {
         uint32_t* d = w.operand<uint32_t>(i, k);
         for (int l = 0; l < 32; ++l) {
-            const int j = l / 4, c = 2 * (l % 4);
+            const int j = l / 4;
+            const int c = 2 * (l % 4);
             d[l] = i.variant ? row[8 * k + c][j] | uint32_t{row[8 * k + c + 1][j]} << 16
                              : row[8 * k + j][c] | uint32_t{row[8 * k + j][c + 1]} << 16;
         }

@@ -13,7 +13,8 @@ namespace {
 template <typename T>
 void select(Warp& w, const Instruction& i, Lanes lanes) {  // d = p ? a : b
     T* d = w.operand<T>(i, 0);
-    const T *a = w.operand<T>(i, 1), *b = w.operand<T>(i, 2);
+    const T* a = w.operand<T>(i, 1);
+    const T* b = w.operand<T>(i, 2);
     const Lanes p = *w.operand<Lanes>(i, 3);
     T chosen[32];
     for (int l = 0; l < 32; ++l) chosen[l] = p >> l & 1 ? a[l] : b[l];
@@ -77,7 +78,9 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
     uint32_t* d = w.operand<uint32_t>(i, 0);
     const auto each = [&](auto value) { for_lanes(lanes, [&](int l) { d[l] = value(static_cast<uint32_t>(l)); }); };
     const auto same = [&](uint32_t value) { each([=](uint32_t) { return value; }); };
-    const uint32_t first = static_cast<uint32_t>(32 * w.index), nx = launch.block.x, ny = launch.block.y;
+    const uint32_t first = static_cast<uint32_t>(32 * w.index);
+    const uint32_t nx = launch.block.x;
+    const uint32_t ny = launch.block.y;
     switch (static_cast<Special>(i.variant)) {
         case Special::tid_x:
             return each([=](uint32_t l) { return (first + l) % nx; });

@@ -159,7 +159,8 @@ Function parse_function(Reader& in, bool is_entry) {
 }
 
 std::pair<int, std::string> parse_file(std::string_view text) {  // 1 "path"
-    const size_t open = text.find('"'), close = text.rfind('"');
+    const size_t open = text.find('"');
+    const size_t close = text.rfind('"');
     CHECK(open != text.npos && close > open, "PTX: .file {}", text);
     return {to_int(trim(text.substr(0, open))), std::string(text.substr(open + 1, close - open - 1))};
 }
@@ -274,7 +275,8 @@ Body parse_body(std::string_view text) {
             const std::string_view directive = in.word();
             if (directive == ".loc") {
                 const std::string_view values = in.line();  // file line column, then where it was inlined
-                const size_t first = values.find_first_of(kBlank), second = values.find_first_of(kBlank, first + 1);
+                const size_t first = values.find_first_of(kBlank);
+                const size_t second = values.find_first_of(kBlank, first + 1);
                 at = {to_int(values.substr(0, first)), to_int(trim(values.substr(first, second - first)))};
                 continue;
             }

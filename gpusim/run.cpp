@@ -251,8 +251,8 @@ private:
                 }
                 case Kind::poll: {
                     if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
-                    const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait,
-                               tries = static_cast<Poll>(i.variant) == Poll::try_wait;
+                    const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait;
+                    const bool tries = static_cast<Poll>(i.variant) == Poll::try_wait;
                     if (is_ready(w_, i, lanes)) {
                         i.run(w_, i, lanes);
                         w_.block->idle = 0;
@@ -362,7 +362,8 @@ public:
     // Runs every warp until it waits; in random orders, runs one warp for a few instructions. If all warps wait, lets
     // some continue. Returns false once the block has ended.
     bool step() {
-        const size_t n = block_.warps.size(), first = random() ? pick(block_, n) : 0;
+        const size_t n = block_.warps.size();
+        const size_t first = random() ? pick(block_, n) : 0;
         const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
         if (random() && !block_.bulk.empty() && pick(block_, kCopyOneIn) == 0) land_one();
         for (size_t k = 0; k < n; ++k) {
@@ -470,8 +471,10 @@ void run(const Program& program, const Launch& launch, const std::vector<uint8_t
     const auto pieces =
         static_cast<int64_t>(std::min<uint64_t>(blocks / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
     cpu::parallel_for(pieces, 1, [&](int64_t piece) {
-        const auto n = static_cast<uint64_t>(pieces), k = static_cast<uint64_t>(piece);
-        uint64_t next = blocks * k / n, turn = launch.order.seed + k;
+        const auto n = static_cast<uint64_t>(pieces);
+        const auto k = static_cast<uint64_t>(piece);
+        uint64_t next = blocks * k / n;
+        uint64_t turn = launch.order.seed + k;
         const uint64_t end = blocks * (k + 1) / n;
         std::vector<BlockRunner> runners(at_once);
         std::vector<BlockRunner*> running;

@@ -125,7 +125,8 @@ View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
 
 // Returns whether an access of this epoch is ordered before an access that `me` makes now.
 bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const {
-    const uint32_t then = before >> kClockShift & kLastClock, warp = before >> 5 & 31;
+    const uint32_t then = before >> kClockShift & kLastClock;
+    const uint32_t warp = before >> 5 & 31;
     if (before & kSeveralWarps) return false;
     if (clock.seen[warp] > ended_[warp][then]) return true;
     if ((before ^ me) & kOfWarp) return false;
@@ -147,13 +148,16 @@ bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_
 
 bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = stamp(clock, warp, lane);
-    const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    const uint32_t first = at / 2;
+    const uint32_t last = (at + bytes - 1) / 2;
+    const uint32_t n = last - first + 1;
     for (uint32_t g = first / 4; asynchronous_ && g <= last / 4; ++g)
         readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
         return read_slowly(clock, me, first, last);
     // Everything was written before the last barrier. It remains to record the reader, as read_slowly does.
-    const Stamp full = barrier_ | clock.last_full << kClockShift, barrier = barrier_;
+    const Stamp full = barrier_ | clock.last_full << kClockShift;
+    const Stamp barrier = barrier_;
     const auto note = [=](Stamp& r) {
         const bool other_warp = (r ^ me) & kOfWarp || r & kSeveralWarps;
         const bool other_lane = (r ^ me) & kOfLane || r & kSeveralLanes;
@@ -191,7 +195,9 @@ bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint
     if (asynchronous_ && !not_read_by_wgmma(clock, warp, at, bytes)) return false;
     if (asynchronous_) unfenced_[static_cast<size_t>(warp)].push_back({at, at + bytes});
     const Stamp me = stamp(clock, warp, lane);
-    const uint32_t first = at / 2, last = (at + bytes - 1) / 2, n = last - first + 1;
+    const uint32_t first = at / 2;
+    const uint32_t last = (at + bytes - 1) / 2;
+    const uint32_t n = last - first + 1;
     if (!all_within(writer_.data() + first, n, 0, barrier_) || !all_within(reader_.data() + first, n, 0, barrier_)) {
         // Two neighbouring bytes share a stamp, so writes of single bytes would seem to race.
         if (bytes > 1 || writer_[first] == kCopying) return write_slowly(clock, me, first, last, value);
@@ -202,7 +208,8 @@ bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint
 
 bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value) {
     for (uint32_t g = first; g <= last; ++g) {
-        const Stamp w = writer_[g], r = reader_[g];
+        const Stamp w = writer_[g];
+        const Stamp r = reader_[g];
         if (w == kCopying) {
             wrong_ = fmt::format("writes byte {} of shared memory, which cp.async still writes", 2 * g);
             return false;

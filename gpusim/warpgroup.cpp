@@ -62,7 +62,8 @@ struct Descriptor {
 void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, bool f16,
                   float* out, SharedMemory::Reads& reads) {
     SharedMemory& shared = w.block->shared;
-    const uint32_t along_x = transposed ? 8 : 1, along_k = transposed ? 1 : 8;  // steps of 16 bytes
+    const uint32_t along_x = transposed ? 8 : 1;
+    const uint32_t along_k = transposed ? 1 : 8;  // steps of 16 bytes
     for (uint32_t x = 0; x < count; x += along_x) {
         for (uint32_t k = 0; k < kK; k += along_k) {
             const uint32_t at = d.address(x, k, transposed);
@@ -103,11 +104,14 @@ void wgmma_fence(Warp&, const Instruction&, Lanes) {}
 void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
     const int results = static_cast<int>(N) / 2;
-    const bool from_registers = i.variant & product::kRegistersA, f16 = i.variant & product::kF16;
+    const bool from_registers = i.variant & product::kRegistersA;
+    const bool f16 = i.variant & product::kF16;
     const int first_row = w.index % 4 * kRows;
     int at = 2 * results;
     Product p = {w.products_committed, {}};
-    alignas(64) float A[kK][4 * kRows], B[kK * 256], D[kRows * 256];
+    alignas(64) float A[kK][4 * kRows];
+    alignas(64) float B[kK * 256];
+    alignas(64) float D[kRows * 256];
     const auto same = [&](int operand) {
         const uint64_t* d = w.operand<uint64_t>(i, operand);
         for (int l = 1; l < 32; ++l)

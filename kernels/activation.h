@@ -50,12 +50,12 @@ __global__ void __launch_bounds__(kFlatBlock)
     auto rows = [&]<int R>(Constant<R>, int row) {
         Vec<T, W> v[R], d[R];
 #pragma unroll
-        for (int r = 0; r < R; r++) {
+        for (int r = 0; r < R; ++r) {
             v[r] = load_vec<W>(x + int64_t{row + r} * C + j);
             d[r] = load_vec<W>(dout + int64_t{row + r} * C + j);
         }
 #pragma unroll
-        for (int r = 0; r < R; r++) {
+        for (int r = 0; r < R; ++r) {
             Vec<float, W> y;
             FOR_VEC(k, W) y[k] = F::backward(static_cast<float>(v[r][k]), static_cast<float>(d[r][k]));
             FOR_VEC(k, W) sums[k] += y[k];
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kFlatBlock)
     };
     int row = first;
     for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
-    for (; row < last; row++) rows(Constant<1>{}, row);
+    for (; row < last; ++row) rows(Constant<1>{}, row);
     if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
     if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
 }

@@ -74,7 +74,7 @@ int largest_group(const AttentionShape& s) {
 template <typename F>
 void for_each_group(const AttentionShape& s, F f) {
     const int groups = groups_of_sequences(s);
-    for (int begin = 0, left = groups; left > 0; left--) {
+    for (int begin = 0, left = groups; left > 0; --left) {
         AttentionShape group = s;
         group.B = ceil_div(s.B - begin, left);
         f(begin, group);
@@ -106,7 +106,7 @@ struct ScoreRow {
 template <typename Shape>
 __device__ float row_max(Vec<float, W> x) {
     for (int half = W / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
+        for (int i = 0; i < half; ++i) x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
     }
     if constexpr (Shape::kLanes == 1) {
         return x[0];
@@ -181,7 +181,8 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
     const ScoreRow<Shape> r(block, doc_start);
     if (!r.exists) return;
 
-    const int64_t b = r.head / block.NH, h = r.head % block.NH;
+    const int64_t b = r.head / block.NH;
+    const int64_t h = r.head % block.NH;
     const int64_t offset = ((b * block.T + r.t) * block.NH + h) * HS;
     const T* dy = dout + offset;
     const T* y = out + offset;
@@ -190,16 +191,18 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
         if (HS - c >= W) {
             FOR_VEC(i, W) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
         } else {
-            for (int i = 0; i < HS - c; i++) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
+            for (int i = 0; i < HS - c; ++i) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
         }
     }
     const float D = scale * Shape::sum(partial);
 
-    const int64_t ld = block.ld(), start = r.row * ld;
+    const int64_t ld = block.ld();
+    const int64_t start = r.row * ld;
     const float row_lse = lse[r.head * block.T + r.t];
     for (int j = Shape::lane() * W; j < ld; j += kStride) {
         // store_floats rounds them: rounding in the loop over exp would keep g++ from vectorizing it.
-        Vec<float, W> p{}, ds{};
+        Vec<float, W> p{};
+        Vec<float, W> ds{};
         if (j + W > r.first && j <= r.t) {
             auto s = load_vec<W>(scores + start + j);
             auto dp = load_vec<W>(dprobs + start + j);
@@ -321,7 +324,7 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
           name_of(dtype));
     size_t most = 0;
     AttentionShape group = s;
-    for (group.T = 1; group.T <= s.T; group.T++) {  // because shorter sequences form larger groups
+    for (group.T = 1; group.T <= s.T; ++group.T) {  // because shorter sequences form larger groups
         group.B = s.B;
         group.B = largest_group(group);
         most = std::max(
@@ -355,15 +358,19 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
-    const int64_t width = s.qkv_width(), out_width = static_cast<int64_t>(s.NH) * s.HS;
-    const Mat K = heads.key_value(qkv, width, s.NH), V = heads.key_value(qkv, width, s.NH + s.NKV);
+    const int64_t width = s.qkv_width();
+    const int64_t out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const Mat K = heads.key_value(qkv, width, s.NH);
+    const Mat V = heads.key_value(qkv, width, s.NH + s.NKV);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
 
     for (int begin = 0, step = block_rows(s); begin < s.T; begin += step) {
         const RowBlock block = row_block(s, begin, std::min(begin + step, s.T));
-        const int rows = block.rows(), keys = block.end;
-        for (int g = 0; g < heads.group; g++) {
-            const Mat Q = heads.query(qkv, width, g, begin), S = heads.scores(work.scores, block, g);
+        const int rows = block.rows();
+        const int keys = block.end;
+        for (int g = 0; g < heads.group; ++g) {
+            const Mat Q = heads.query(qkv, width, g, begin);
+            const Mat S = heads.scores(work.scores, block, g);
             gemm(S, Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
         }
         for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
@@ -371,8 +378,9 @@ void forward_group(T* out, float* lse, void* scratch, const T* qkv, const int* d
                                                                       context.stream, work.probs, lse, work.scores,
                                                                       doc_start, block, dropout);
         });
-        for (int g = 0; g < heads.group; g++) {
-            const Mat O = heads.query(out, out_width, g, begin), P = heads.scores(work.probs, block, g);
+        for (int g = 0; g < heads.group; ++g) {
+            const Mat O = heads.query(out, out_width, g, begin);
+            const Mat P = heads.scores(work.probs, block, g);
             gemm(O, P, false, V, false, rows, s.HS, keys, 1.0f, 0.0f);
         }
     }
@@ -384,12 +392,15 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
-    const int64_t width = s.qkv_width(), out_width = static_cast<int64_t>(s.NH) * s.HS;
-    const Mat K = heads.key_value(qkv, width, s.NH), V = heads.key_value(qkv, width, s.NH + s.NKV);
+    const int64_t width = s.qkv_width();
+    const int64_t out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const Mat K = heads.key_value(qkv, width, s.NH);
+    const Mat V = heads.key_value(qkv, width, s.NH + s.NKV);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
 
     // Float gradients accumulate in place, bf16 ones in scratch, so that they are rounded once.
-    Mat dK, dV;
+    Mat dK;
+    Mat dV;
     const int dkv_columns = 2 * s.NKV * s.HS;
     if constexpr (std::is_same_v<T, float>) {
         dK = heads.key_value(dqkv, width, s.NH), dV = heads.key_value(dqkv, width, s.NH + s.NKV);
@@ -401,9 +412,11 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
     const int step = block_rows(s);
     for (int begin = (s.T - 1) / step * step; begin >= 0; begin -= step) {
         const RowBlock block = row_block(s, begin, std::min(begin + step, s.T));
-        const int rows = block.rows(), keys = block.end;
-        for (int g = 0; g < heads.group; g++) {
-            const Mat Q = heads.query(qkv, width, g, begin), dO = heads.query(dout, out_width, g, begin);
+        const int rows = block.rows();
+        const int keys = block.end;
+        for (int g = 0; g < heads.group; ++g) {
+            const Mat Q = heads.query(qkv, width, g, begin);
+            const Mat dO = heads.query(dout, out_width, g, begin);
             gemm(heads.scores(work.scores, block, g), Q, false, K, true, rows, keys, s.HS, scale, 0.0f);
             gemm(heads.scores(work.dprobs, block, g), dO, false, V, true, rows, keys, s.HS, scale, 0.0f);
         }
@@ -412,9 +425,11 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
                 {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
                 work.dprobs, dout, out, lse, doc_start, block, s.HS, scale, dropout);
         });
-        for (int g = 0; g < heads.group; g++) {
-            const Mat Q = heads.query(qkv, width, g, begin), dO = heads.query(dout, out_width, g, begin);
-            const Mat P = heads.scores(work.probs, block, g), dS = heads.scores(work.dscores, block, g);
+        for (int g = 0; g < heads.group; ++g) {
+            const Mat Q = heads.query(qkv, width, g, begin);
+            const Mat dO = heads.query(dout, out_width, g, begin);
+            const Mat P = heads.scores(work.probs, block, g);
+            const Mat dS = heads.scores(work.dscores, block, g);
             const float beta = keys == s.T && g == 0 ? 0.0f : 1.0f;
             gemm(heads.query(dqkv, width, g, begin), dS, false, K, false, rows, s.HS, keys, 1.0f, 0.0f);
             gemm(dK, dS, true, Q, false, keys, s.HS, rows, 1.0f, beta);
@@ -445,7 +460,8 @@ void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, con
     check_shape(s);
     check_dropout(dropout);
     for_each_group(s, [&](int64_t b, const AttentionShape& group) {
-        const int64_t packed = b * s.T * s.qkv_width(), plain = b * s.T * s.NH * s.HS;
+        const int64_t packed = b * s.T * s.qkv_width();
+        const int64_t plain = b * s.T * s.NH * s.HS;
         backward_group(dqkv + packed, scratch, dout + plain, qkv + packed, out + plain, lse + b * s.NH * s.T,
                        doc_start ? doc_start + b * s.T : nullptr, group, context, mask_of(dropout, b));
     });

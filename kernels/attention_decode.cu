@@ -42,21 +42,24 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
     wait_for_earlier_kernels();
     DYN_SHARED(float, probs);                                                       // one tile of keys
     float* partial = probs + round_up(s.keys < kTileKeys ? s.keys : kTileKeys, W);  // splits x HS
-    const int b = static_cast<int>(blockIdx.x) / s.NH, h = static_cast<int>(blockIdx.x) % s.NH;
+    const int b = static_cast<int>(blockIdx.x) / s.NH;
+    const int h = static_cast<int>(blockIdx.x) % s.NH;
     const int thread = static_cast<int>(threadIdx.x);
     const T* query = qkv + b * s.query_row + int64_t{h} * s.HS;
     const T* key = cache + b * s.cache_sequence + int64_t{h / (s.NH / s.NKV)} * s.HS;
     const T* value = key + int64_t{s.NKV} * s.HS;
 
     const ValueThreads<W> threads(s.HS);
-    float maximum = -__builtin_huge_valf(), sum = 0.0f;
+    float maximum = -__builtin_huge_valf();
+    float sum = 0.0f;
     for (int begin = 0; begin < s.keys; begin += kTileKeys) {
         const int keys = s.keys - begin < kTileKeys ? s.keys - begin : kTileKeys;
         float larger = maximum;
         for (int j = thread; j < keys; j += kDecodeBlock) {
             Vec<float, W> dot{};
             for (int c = 0; c < s.HS; c += W) {
-                const auto q = load_floats<W>(query + c), k = load_floats<W>(key + (begin + j) * s.cache_row + c);
+                const auto q = load_floats<W>(query + c);
+                const auto k = load_floats<W>(key + (begin + j) * s.cache_row + c);
                 FOR_VEC(i, W) dot[i] += q[i] * k[i];
             }
             const float score = sum_of(dot) * scale;
@@ -71,7 +74,8 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
         sum = sum * correction + block_sum(tile_sum);  // whose barriers also make other threads' probs visible
 
         for (int item = thread; item < threads.splits * threads.vectors; item += kDecodeBlock) {
-            const int split = item / threads.vectors, c = item % threads.vectors * W;
+            const int split = item / threads.vectors;
+            const int c = item % threads.vectors * W;
             Vec<float, W> total{};
             for (int j = split; j < keys; j += threads.splits) {
                 const auto v = load_floats<W>(value + (begin + j) * s.cache_row + c);
@@ -89,7 +93,7 @@ __global__ void __launch_bounds__(kDecodeBlock, 2)
     const float normalize = 1.0f / sum;
     for (int c = thread; c < s.HS; c += kDecodeBlock) {
         float total = 0.0f;
-        for (int split = 0; split < threads.splits; split++) total += partial[split * s.HS + c];
+        for (int split = 0; split < threads.splits; ++split) total += partial[split * s.HS + c];
         out[(int64_t{b} * s.NH + h) * s.HS + c] = static_cast<T>(total * normalize);
     }
 }
@@ -100,7 +104,10 @@ __global__ void __launch_bounds__(kFlatBlock) cache_append_kernel(T* cache, cons
                                                                   int64_t width, int64_t begin, int64_t capacity) {
     wait_for_earlier_kernels();
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
-        const int64_t b_t = i / row, c = i % row, b = b_t / T_new, t = b_t % T_new;
+        const int64_t b_t = i / row;
+        const int64_t c = i % row;
+        const int64_t b = b_t / T_new;
+        const int64_t t = b_t % T_new;
         store_vec(cache + (b * capacity + begin + t) * row + c, load_vec<w>(qkv + b_t * width + (width - row) + c));
     });
 }

@@ -48,15 +48,20 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     flash_attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape<HS> s) {
     wait_for_earlier_kernels();
     using Tiles = ForwardTiles<HS>;
-    constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kKeys = Tiles::kKeys;
+    constexpr int M = Tiles::M;
+    constexpr int N = Tiles::N;
+    constexpr int C = Tiles::C;
+    constexpr int kKeys = Tiles::kKeys;
     DYN_SHARED(bf16, shared);
-    const typename Tiles::Query Q{shared}, warp_Q = Q.from(16 * M * warp_of_thread());
+    const typename Tiles::Query Q{shared};
+    const typename Tiles::Query warp_Q = Q.from(16 * M * warp_of_thread());
     auto keys = [&](int stage) {
         return typename Tiles::Key{shared + Q.kElements + 2 * stage * Tiles::Key::kElements};
     };
     auto values = [&](int stage) { return typename Tiles::Key{keys(stage).memory + Tiles::Key::kElements}; };
 
-    const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
+    const int b = static_cast<int>(blockIdx.z);
+    const int h = static_cast<int>(blockIdx.y);
     const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // the longest blocks start first
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
     const int begin = s.first_key(b, query) / kKeys * kKeys;
@@ -80,7 +85,8 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     for (int key = begin, stage = 0; key < end; key += kKeys, stage ^= 1) {
         if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
         if (rows.see_any(key, key + kKeys)) {
-            float scores[M][N][4] = {}, shrink[M][2];
+            float scores[M][N][4] = {};
+            float shrink[M][2];
             tile_multiply<M, N, HS / 16>(
                 scores, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });

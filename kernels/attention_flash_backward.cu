@@ -17,11 +17,14 @@ __global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, 
     wait_for_earlier_kernels();
     constexpr int kLanes = HS / 8;
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int row = static_cast<int>(thread / kLanes), rows = s.T * s.NH, b = static_cast<int>(blockIdx.y);
+    const int row = static_cast<int>(thread / kLanes);
+    const int rows = s.T * s.NH;
+    const int b = static_cast<int>(blockIdx.y);
     float D = 0.0f;
     if (row < rows) {
         const int64_t begin = static_cast<int64_t>(b) * s.T * s.plain_row + thread * 8;
-        const auto dy = load_vec<8>(dout + begin), y = load_vec<8>(out + begin);
+        const auto dy = load_vec<8>(dout + begin);
+        const auto y = load_vec<8>(out + begin);
         FOR_VEC(i, 8) D += static_cast<float>(dy[i]) * static_cast<float>(y[i]);
     }
 #pragma unroll
@@ -47,17 +50,22 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                                           const RowStats* stats, FlashShape<HS> s) {
     wait_for_earlier_kernels();
     using Tiles = QueryGradientTiles<HS>;
-    constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kKeys = Tiles::kKeys;
+    constexpr int M = Tiles::M;
+    constexpr int N = Tiles::N;
+    constexpr int C = Tiles::C;
+    constexpr int kKeys = Tiles::kKeys;
     DYN_SHARED(bf16, shared);
-    const typename Tiles::Query Q{shared}, dO{shared + Q.kElements};
-    const typename Tiles::Query warp_Q = Q.from(16 * M * warp_of_thread()),
-                                warp_dO = dO.from(16 * M * warp_of_thread());
+    const typename Tiles::Query Q{shared};
+    const typename Tiles::Query dO{shared + Q.kElements};
+    const typename Tiles::Query warp_Q = Q.from(16 * M * warp_of_thread());
+    const typename Tiles::Query warp_dO = dO.from(16 * M * warp_of_thread());
     auto keys = [&](int stage) {
         return typename Tiles::Key{shared + 2 * Q.kElements + 2 * stage * Tiles::Key::kElements};
     };
     auto values = [&](int stage) { return typename Tiles::Key{keys(stage).memory + Tiles::Key::kElements}; };
 
-    const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
+    const int b = static_cast<int>(blockIdx.z);
+    const int h = static_cast<int>(blockIdx.y);
     const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
     const int begin = s.first_key(b, query) / kKeys * kKeys;
@@ -76,22 +84,24 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
 
     RowStats of_row[M][2];
 #pragma unroll
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < 2; ++half) {
             const int t = rows.row(m, half);
             of_row[m][half] = t < s.T ? stats[s.row(b, h, t)] : RowStats{};
         }
     }
     float dq[M][C][4] = {};
-    FlashOperand<M, HS / 16, true> q, dy;
+    FlashOperand<M, HS / 16, true> q;
+    FlashOperand<M, HS / 16, true> dy;
     q.hold(warp_Q);
     dy.hold(warp_dO);
 
     for (int key = begin, stage = 0; key < end; key += kKeys, stage ^= 1) {
         if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
         if (rows.see_any(key, key + kKeys)) {
-            float p[M][N][4] = {}, ds[M][N][4] = {};
+            float p[M][N][4] = {};
+            float ds[M][N][4] = {};
             tile_multiply<M, N, HS / 16, HS / 16>(
                 p, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
                 [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });
@@ -99,11 +109,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 ds, [&](auto& a, int m, int k) { dy.get(a, warp_dO, m, k); },
                 [&](auto& v2, int n, int k) { values(stage).load_b_of_rows(v2, 16 * n, k); });
 #pragma unroll
-            for (int m = 0; m < M; m++) {
+            for (int m = 0; m < M; ++m) {
 #pragma unroll
-                for (int n = 0; n < N; n++) {
+                for (int n = 0; n < N; ++n) {
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
+                    for (int i = 0; i < 4; ++i) {
                         const RowStats& r = of_row[m][i / 2];
                         ds[m][n][i] = exp2_fast(fmaf(p[m][n][i], s.scale_log2, -r[0])) * (ds[m][n][i] - r[1]);
                     }
@@ -140,10 +150,15 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                                         const RowStats* stats, FlashShape<HS> s) {
     wait_for_earlier_kernels();
     using Tiles = KeyGradientTiles<HS>;
-    constexpr int M = Tiles::M, N = Tiles::N, C = Tiles::C, kQueries = Tiles::kQueries;
+    constexpr int M = Tiles::M;
+    constexpr int N = Tiles::N;
+    constexpr int C = Tiles::C;
+    constexpr int kQueries = Tiles::kQueries;
     DYN_SHARED(bf16, shared);
-    const typename Tiles::Key K{shared}, V{shared + K.kElements};
-    const typename Tiles::Key warp_K = K.from(16 * M * warp_of_thread()), warp_V = V.from(16 * M * warp_of_thread());
+    const typename Tiles::Key K{shared};
+    const typename Tiles::Key V{shared + K.kElements};
+    const typename Tiles::Key warp_K = K.from(16 * M * warp_of_thread());
+    const typename Tiles::Key warp_V = V.from(16 * M * warp_of_thread());
     auto queries = [&](int stage) {
         return typename Tiles::Query{shared + 2 * K.kElements + 2 * stage * Tiles::Query::kElements};
     };
@@ -153,16 +168,19 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     };
     auto first_keys = [&](int stage) { return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries; };
 
-    const int b = static_cast<int>(blockIdx.z), kv = static_cast<int>(blockIdx.y);
+    const int b = static_cast<int>(blockIdx.z);
+    const int kv = static_cast<int>(blockIdx.y);
     const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the longest blocks start first
     const int* documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
     const int last_key = key + Tiles::kKeys < s.T ? key + Tiles::kKeys - 1 : s.T - 1;
     const int begin = key / kQueries * kQueries;
     const int end = documents ? document_end(documents, last_key, s.T) : s.T;
-    const int warp_first = key + 16 * M * warp_of_thread(), warp_last = warp_first + 16 * M - 1;
+    const int warp_first = key + 16 * M * warp_of_thread();
+    const int warp_last = warp_first + 16 * M - 1;
 
     auto fetch = [&](int head, int query, int stage) {
-        const int thread = static_cast<int>(threadIdx.x), t = query + thread;
+        const int thread = static_cast<int>(threadIdx.x);
+        const int t = query + thread;
         queries(stage).start_copy(Tiles::Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row), s.packed_row,
                                   s.T - query);
         douts(stage).start_copy(Tiles::Query::first_chunk(s.plain(dout, b, query, head), s.plain_row), s.plain_row,
@@ -180,16 +198,19 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     finish_copies();
 
     // Q, dO, D and lse2 are 0 in rows beyond T, which therefore add 0 to dK and dV.
-    float dk[M][C][4] = {}, dv[M][C][4] = {};
+    float dk[M][C][4] = {};
+    float dv[M][C][4] = {};
     for (int head = kv * s.group, query = begin, stage = 0; head < (kv + 1) * s.group; stage ^= 1) {
         const bool last_of_head = query + kQueries >= end;
-        const int next_head = last_of_head ? head + 1 : head, next_query = last_of_head ? begin : query + kQueries;
+        const int next_head = last_of_head ? head + 1 : head;
+        const int next_query = last_of_head ? begin : query + kQueries;
         if (next_head < (kv + 1) * s.group) fetch(next_head, next_query, stage ^ 1);
 
         const RowStats* rows = row_stats(stage);
         const int* first = first_keys(stage);
         const int last_query = query + kQueries < s.T ? query + kQueries - 1 : s.T - 1;
-        const int lowest = documents ? first[0] : 0, highest = documents ? first[last_query - query] : 0;
+        const int lowest = documents ? first[0] : 0;
+        const int highest = documents ? first[last_query - query] : 0;
         if (last_query >= warp_first && lowest <= warp_last) {
             float p[M][N][4] = {};
             tile_multiply<M, N, HS / 16>(
@@ -209,7 +230,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& dy2, int n, int k) { douts(stage).load_b_of_rows(dy2, 16 * n, k); });
             for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
 #pragma unroll
-            for (int m = 0; m < M; m++) multiply_scores(p[m], dp[m]);
+            for (int m = 0; m < M; ++m) multiply_scores(p[m], dp[m]);
             tile_multiply<M, C, kQueries / 16>(
                 dk, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });
@@ -264,7 +285,8 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
             const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
             add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);
         };
-        constexpr int kStatsThreads = 256, kRowsPerBlock = kStatsThreads / (HS / 8);
+        constexpr int kStatsThreads = 256;
+        constexpr int kRowsPerBlock = kStatsThreads / (HS / 8);
         launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
                                                  stream, stats, dout, out, lse, shape);
         if (flash_attention_hopper_runs<HS>()) {

@@ -68,20 +68,21 @@ struct HopperBackward {
 
     // x = A B^T of a resident tile A and a streamed tile B.
     __device__ __forceinline__ void multiply_rows(Scores& x, int stage, int which) const {
-        const Tile a = tile(staying(hopper_consumer(), which)), b = tile(passing(stage, which));
+        const Tile a = tile(staying(hopper_consumer(), which));
+        const Tile b = tile(passing(stage, which));
 #pragma unroll
-        for (int k = 0; k < HS / 16; k++) warpgroup_multiply(x[0], a.rows(k), b.rows(k), k > 0);
+        for (int k = 0; k < HS / 16; ++k) warpgroup_multiply(x[0], a.rows(k), b.rows(k), k > 0);
         warpgroup_commit();
     }
     // sum += packed scores times a streamed tile.
     __device__ __forceinline__ void multiply_columns(Gradient& sum, const Packed& packed, int stage, int which) const {
         const Tile b = tile(passing(stage, which));
 #pragma unroll
-        for (int k = 0; k < kRows / 16; k++) warpgroup_multiply_columns(sum[0], packed[k], b.columns(k), true);
+        for (int k = 0; k < kRows / 16; ++k) warpgroup_multiply_columns(sum[0], packed[k], b.columns(k), true);
     }
     static __device__ __forceinline__ void pack_scores(Packed& packed, const Scores& x) {
 #pragma unroll
-        for (int k = 0; k < kRows / 16; k++) tile_pack_a(packed[k], x[0], k);
+        for (int k = 0; k < kRows / 16; ++k) tile_pack_a(packed[k], x[0], k);
     }
     // A consumer's loop over the streamed tiles. For tile i it starts P and dP; scores(groups, stage, i) waits for them
     // while up to `groups` later groups run; pack() converts the scores to operands; gradients(stage) multiplies them;
@@ -107,7 +108,7 @@ struct HopperBackward {
         begin();
         scores(Constant<0>{}, now.index, 0);
         pack();
-        for (int i = 1; i < tiles; i++) {
+        for (int i = 1; i < tiles; ++i) {
             const int before = now.index;
             if constexpr (!OVERLAP) end();
             now.advance();
@@ -153,7 +154,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
     template <typename F>
     __device__ __forceinline__ void for_tiles(F f) const {
 #pragma unroll 1
-        for (int h = head * s.group; h < (head + 1) * s.group; h++) {
+        for (int h = head * s.group; h < (head + 1) * s.group; ++h) {
 #pragma unroll 1
             for (int query = key; query < end; query += kRows) f(h, query);
         }
@@ -163,7 +164,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
         typename Base::Stage stage;
         if (threadIdx.x == 0) {
             mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
-            for (int c = 0; c < kHopperConsumers; c++)
+            for (int c = 0; c < kHopperConsumers; ++c)
                 this->bring_keys(this->staying(c, 0), qkv, head, key + c * kRows, barriers.stay());
             for_tiles([&](int h, int query) {
                 uint64_t* const full = barriers.full(stage.index);
@@ -190,11 +191,15 @@ struct HopperKeyGradient : HopperBackward<HS> {
     }
 
     __device__ __forceinline__ void consume(bf16* dqkv, float* partial) const {
-        const int first = key + kRows * hopper_consumer() + 16 * hopper_warp(), last = first + 15;
+        const int first = key + kRows * hopper_consumer() + 16 * hopper_warp();
+        const int last = first + 15;
         int query = key;
-        typename Base::Gradient dk = {}, dv = {};
-        typename Base::Scores p, ds;
-        typename Base::Packed packed_p, packed_ds;
+        typename Base::Gradient dk = {};
+        typename Base::Gradient dv = {};
+        typename Base::Scores p;
+        typename Base::Scores ds;
+        typename Base::Packed packed_p;
+        typename Base::Packed packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
             const RowStats* const rows = this->stats(stage);
             const int* const first_keys = documents ? this->first_keys(stage) : nullptr;
@@ -246,7 +251,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
     __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats*) const {
         if (threadIdx.x != 0) return;
         mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
-        for (int c = 0; c < kHopperConsumers; c++)
+        for (int c = 0; c < kHopperConsumers; ++c)
             this->bring_queries(this->staying(c, 0), qkv, dout, head, query + c * kRows, barriers.stay());
         typename Base::Stage stage;
         for (int key = begin; key < end; key += kRows, stage.advance()) {
@@ -260,26 +265,27 @@ struct HopperQueryGradient : HopperBackward<HS> {
         const FlashRows<1, HS> rows(s, b, query + kRows * hopper_consumer() + 16 * hopper_warp());
         RowStats of_row[2];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < 2; ++half) {
             const int t = rows.row(0, half);
             of_row[half] = t < s.T ? stats[s.row(b, head, t)] : RowStats{};
         }
         typename Base::Gradient dq = {};
-        typename Base::Scores p, ds;
+        typename Base::Scores p;
+        typename Base::Scores ds;
         typename Base::Packed packed;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int, int i) {
             const int key = begin + i * kRows;
             warpgroup_wait<1 + GROUPS>(p[0]);
 #pragma unroll
-            for (int n = 0; n < Base::kFragments; n++) {
+            for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[i / 2][0]));
+                for (int i = 0; i < 4; ++i) p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[i / 2][0]));
             }
             warpgroup_wait<GROUPS>(ds[0]);
 #pragma unroll
-            for (int n = 0; n < Base::kFragments; n++) {
+            for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[i / 2][1]);
+                for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[i / 2][1]);
             }
             if (!rows.see_all(key, key + kRows)) flash_mask(ds, rows, key, 0.0f);
         };
@@ -330,8 +336,8 @@ template <int HS>
 void flash_attention_hopper_backward(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
                                      const RowStats* stats, const FlashShape<HS>& s, int B, const Stream& stream) {
     using Pass = HopperBackward<HS>;
-    const TensorMap of_qkv = tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows),
-                    of_dout = tensor_map(dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
+    const TensorMap of_qkv = tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows);
+    const TensorMap of_dout = tensor_map(dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
     const int tiles = flash_tiles(s.T, Pass::kStay);
     launch<flash_attention_hopper_key_gradient_kernel<HS>>({dim3(tiles, s.NKV, B), kHopperThreads, Pass::kBytes},
                                                            stream, dqkv, partial, of_qkv, of_dout, stats, s);

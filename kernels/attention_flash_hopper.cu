@@ -48,7 +48,7 @@ struct HopperForward {
         queries().bring(qkv, h, query, b, barriers.stay());
         Stage stage;
         for (int key = begin; key < end; key += kRows, stage.advance()) {
-            for (int ring = 0; ring < 2; ring++) {
+            for (int ring = 0; ring < 2; ++ring) {
                 mbarrier_wait(barriers.empty(stage.index, ring), stage.parity ^ 1);
                 mbarrier_expect(barriers.full(stage.index, ring), Tile::kBytes);
                 tile(stage.index, ring)
@@ -58,27 +58,31 @@ struct HopperForward {
     }
 
     __device__ __forceinline__ void consume(bf16* out, float* lse) const {
-        constexpr int N = kRows / 8, C = HS / 8;
-        const int consumer = hopper_consumer(), own = 64 * consumer;
+        constexpr int N = kRows / 8;
+        constexpr int C = HS / 8;
+        const int consumer = hopper_consumer();
+        const int own = 64 * consumer;
         const FlashRows<1, HS> rows(s, b, query + own + 16 * hopper_warp());
 
-        float scores[1][N][4], o[1][C][4] = {}, shrink[1][2];
+        float scores[1][N][4];
+        float o[1][C][4] = {};
+        float shrink[1][2];
         uint32_t P[N / 2][4];
         FlashSoftmax<1> softmax;
         const auto multiply_keys = [&](int stage) {
 #pragma unroll
-            for (int k = 0; k < HS / 16; k++)
+            for (int k = 0; k < HS / 16; ++k)
                 warpgroup_multiply(scores[0], queries().rows(k, own), tile(stage, 0).rows(k), k > 0);
             warpgroup_commit();
         };
         const auto multiply_values = [&](int stage) {
 #pragma unroll
-            for (int k = 0; k < N / 2; k++) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
+            for (int k = 0; k < N / 2; ++k) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
             warpgroup_commit();
         };
         const auto pack_scores = [&] {
 #pragma unroll
-            for (int k = 0; k < N / 2; k++) tile_pack_a(P[k], scores[0], k);
+            for (int k = 0; k < N / 2; ++k) tile_pack_a(P[k], scores[0], k);
         };
         const auto await_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
         // After the last tile of consumer 1 there is no turn left.
@@ -87,7 +91,8 @@ struct HopperForward {
                 named_barrier_arrive(2 - consumer, kHopperConsumers * kWarpgroupThreads);
         };
 
-        Stage now, before;
+        Stage now;
+        Stage before;
         if (consumer == 1) named_barrier_arrive(1, kHopperConsumers * kWarpgroupThreads);  // consumer 0 has turn one
         mbarrier_wait(barriers.stay(), 0);
         mbarrier_wait(barriers.full(now.index, 0), now.parity);

@@ -40,28 +40,32 @@ struct SoftmaxSum {
 template <typename T, int W, bool ALONE, bool HELD>
 __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int threads) {
     constexpr int kChunk = 8;
-    const int stride = threads * W, whole = V / W * W;
-    float maximum[W], sum[W];
-    for (int i = 0; i < W; i++) maximum[i] = -kInfinity, sum[i] = 0.0f;
+    const int stride = threads * W;
+    const int whole = V / W * W;
+    float maximum[W];
+    float sum[W];
+    for (int i = 0; i < W; ++i) maximum[i] = -kInfinity, sum[i] = 0.0f;
     for (int begin = thread * W; begin < whole; begin += kChunk * stride) {
         const int end = std::min(whole, begin + kChunk * stride);
-        float larger[W], shift[W], chunk_sum[W];
-        for (int i = 0; i < W; i++) larger[i] = maximum[i];
+        float larger[W];
+        float shift[W];
+        float chunk_sum[W];
+        for (int i = 0; i < W; ++i) larger[i] = maximum[i];
 #pragma unroll 4
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>(x + j);
             if constexpr (HELD) store_vec(held + j, vec);
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < W; ++i) {
                 const float value = static_cast<float>(vec[i]);
                 larger[i] = value > larger[i] ? value : larger[i];
             }
         }
-        for (int i = 0; i < W; i++) shift[i] = shift_of(larger[i]), chunk_sum[i] = 0.0f;
+        for (int i = 0; i < W; ++i) shift[i] = shift_of(larger[i]), chunk_sum[i] = 0.0f;
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>((HELD ? held : x) + j);
-            for (int i = 0; i < W; i++) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
+            for (int i = 0; i < W; ++i) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
         }
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < W; ++i) {
             sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift[i]), chunk_sum[i]);
             maximum[i] = larger[i];
         }
@@ -69,19 +73,20 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
     if (whole < V && thread == whole / W % threads) {
         auto vec = load_vec<W>(x + whole);
         if constexpr (HELD) store_vec(held + whole, vec);
-        for (int i = 0; i < W; i++) {
+        for (int i = 0; i < W; ++i) {
             if (whole + i >= V) continue;
-            const float value = static_cast<float>(vec[i]), larger = value > maximum[i] ? value : maximum[i];
+            const float value = static_cast<float>(vec[i]);
+            const float larger = value > maximum[i] ? value : maximum[i];
             const float shift = shift_of(larger);
             sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift), exp_fast(value - shift));
             maximum[i] = larger;
         }
     }
     SoftmaxSum all{maximum[0], 0.0f};
-    for (int i = 1; i < W; i++) all.maximum = fmaxf(all.maximum, maximum[i]);
+    for (int i = 1; i < W; ++i) all.maximum = fmaxf(all.maximum, maximum[i]);
     if constexpr (!ALONE) all.maximum = block_max(all.maximum);
-    for (int i = 0; i < W; i++) sum[i] *= exp_fast(maximum[i] - shift_of(all.maximum));
-    for (int i = 0; i < W; i++) all.sum += sum[i];
+    for (int i = 0; i < W; ++i) sum[i] *= exp_fast(maximum[i] - shift_of(all.maximum));
+    for (int i = 0; i < W; ++i) all.sum += sum[i];
     if constexpr (!ALONE) all.sum = block_sum(all.sum);
     return all;
 }
@@ -93,7 +98,8 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
     wait_for_earlier_kernels();
     const int64_t row = ALONE ? static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x : blockIdx.x;
     if (row >= N) return;
-    const int thread = ALONE ? 0 : threadIdx.x, threads = ALONE ? 1 : blockDim.x;
+    const int thread = ALONE ? 0 : threadIdx.x;
+    const int threads = ALONE ? 1 : blockDim.x;
     T* x = logits + row * Vp;
     DYN_SHARED(T, held);  // (Vp), only if HELD
     const int target = targets[row];
@@ -112,20 +118,21 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
     if (thread == 0) losses[row] = s.maximum - target_logit + logf(s.sum);
     if (!with_gradient) return;
 
-    const float normalize = target < V ? 1.0f / s.sum : nan, factor = grad_scale * normalize;
+    const float normalize = target < V ? 1.0f / s.sum : nan;
+    const float factor = grad_scale * normalize;
     // Writes the gradient of the vector at column j: 0 beyond its first `columns` columns.
     auto write = [&](int j, int columns) {
         auto vec = load_vec<W>((HELD ? held : x) + j);
         Vec<float, W> y;
-        for (int i = 0; i < W; i++) y[i] = exp_fast(static_cast<float>(vec[i]) - s.maximum) * factor;
+        for (int i = 0; i < W; ++i) y[i] = exp_fast(static_cast<float>(vec[i]) - s.maximum) * factor;
         if (j <= target && target < j + columns) {
-            for (int i = 0; i < W; i++) {
+            for (int i = 0; i < W; ++i) {
                 const float p = exp_fast(static_cast<float>(vec[i]) - s.maximum) * normalize;
                 if (j + i == target) y[i] = grad_scale * (p - 1.0f);
             }
         }
         if (columns < W) {
-            for (int i = 0; i < W; i++) y[i] = i < columns ? y[i] : 0.0f;
+            for (int i = 0; i < W; ++i) y[i] = i < columns ? y[i] : 0.0f;
         }
         store_vec(x + j, round_vec<T>(y));
     };

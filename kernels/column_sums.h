@@ -58,11 +58,11 @@ __global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads gra
         store_vec(shared + threadIdx.x * W, sums);
         __syncthreads();
         if (part > 0) return;
-        for (int p = 1; p < PARTS; p++) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
+        for (int p = 1; p < PARTS; ++p) { FOR_VEC(k, W) sums[k] += shared[(p * 32 + lane) * W + k]; }
     }
     if (column >= columns) return;
     int kind = 0;
-    for (; column >= grads.kinds[kind].width; kind++) column -= grads.kinds[kind].width;
+    for (; column >= grads.kinds[kind].width; ++kind) column -= grads.kinds[kind].width;
     float* grad = grads.kinds[kind].to;
     if (grad == nullptr) return;
     grad += column;

@@ -75,12 +75,12 @@ int64_t flat_blocks(int64_t n) {
 // Calls f(width, i) for each piece [i, i + width) of this thread: width is W, or 1 in the tail of n.
 template <int W, typename F>
 __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
-    for (int k = 0; k < kFlatVecsPerThread; k++) {
+    for (int k = 0; k < kFlatVecsPerThread; ++k) {
         int64_t i = ((int64_t{blockIdx.x} * kFlatVecsPerThread + k) * kFlatBlock + threadIdx.x) * W;
         if (i + W <= n) {
             f(Constant<W>{}, i);
         } else {
-            for (; i < n; i++) f(Constant<1>{}, i);
+            for (; i < n; ++i) f(Constant<1>{}, i);
             return;
         }
     }
@@ -126,7 +126,7 @@ struct RowShape {
     static __device__ __forceinline__ void for_each(int C, F f) {
         if constexpr (HELD > 0) {
 #pragma unroll
-            for (int slot = 0; slot < HELD; slot++) {
+            for (int slot = 0; slot < HELD; ++slot) {
                 int j = (slot * LANES + lane()) * WIDTH;
                 if (j < C) f(slot, j);
             }

@@ -28,7 +28,7 @@ public:
             static_assert(W % 4 == 0);
             for (int k = 0; k < W; k += 4) {
                 const PhiloxCounter bits = words(column + k);
-                for (int i = 0; i < 4; i++) f[k + i] = factor(bits.v[i]);
+                for (int i = 0; i < 4; ++i) f[k + i] = factor(bits.v[i]);
             }
         }
         return f;

@@ -32,16 +32,16 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto p = load_vec<w>(master + i);
         const auto gradient = load_vec<w>(grad + i);
         Vec<float, w> state[N];
-        for (int j = 0; j < N; j++) state[j] = load_vec<w>(states.at[j] + i);
+        for (int j = 0; j < N; ++j) state[j] = load_vec<w>(states.at[j] + i);
         FOR_VEC(k, w) {
             float own[N];
-            for (int j = 0; j < N; j++) own[j] = state[j][k];
+            for (int j = 0; j < N; ++j) own[j] = state[j][k];
             const float delta = rule.delta(launch, own, gradient[k] * scale);
-            for (int j = 0; j < N; j++) state[j][k] = own[j];
+            for (int j = 0; j < N; ++j) state[j][k] = own[j];
             p[k] = fmaf(p[k], CAUTIOUS ? kept(p[k], delta, keep, 1.0f) : keep, -delta);
         }
         store_vec(master + i, p);
-        for (int j = 0; j < N; j++) store_vec(states.at[j] + i, state[j]);
+        for (int j = 0; j < N; ++j) store_vec(states.at[j] + i, state[j]);
         if (work != nullptr) store_floats(work + i, p);
     });
 }

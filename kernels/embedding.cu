@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     }
     wpe += int64_t{positions[row]} * C;
     Shape::for_each(C, [=](int, int j) {
-        auto x = load_floats<W>(wte + j), p = load_floats<W>(wpe + j);
+        auto x = load_floats<W>(wte + j);
+        auto p = load_floats<W>(wpe + j);
         FOR_VEC(k, W) x[k] += p[k];
         store_floats(out + j, x);
     });
@@ -36,7 +37,9 @@ template <typename T, typename Shape, int PARTS>
 __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
     embedding_backward_kernel(float* dtable, const T* dout, const int* ids, const int* order, int N, int C) {
     wait_for_earlier_kernels();
-    constexpr int W = Shape::kWidth, LANES = Shape::kLanes, TILE = LANES * W * kSegmentVecs;
+    constexpr int W = Shape::kWidth;
+    constexpr int LANES = Shape::kLanes;
+    constexpr int TILE = LANES * W * kSegmentVecs;
     const int begin = PARTS == 1 ? Shape::row() : static_cast<int>(blockIdx.x);
     const int part = PARTS == 1 ? 0 : static_cast<int>(threadIdx.x) / LANES;
     if (begin >= N) return;
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
         auto add_row = [&](int i) {
             const T* source = dout + int64_t{order[i]} * C;
 #pragma unroll
-            for (int v = 0; v < kSegmentVecs; v++) {
+            for (int v = 0; v < kSegmentVecs; ++v) {
                 const int j = tile + (v * LANES + Shape::lane()) * W;
                 if (j >= C) continue;
                 const auto d = load_floats<W>(source + j);
@@ -60,13 +63,13 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
         int i = begin + part;
         for (; i + 3 * PARTS < N && ids[order[i + 3 * PARTS]] == id; i += 4 * PARTS) {
 #pragma unroll
-            for (int r = 0; r < 4; r++) add_row(i + r * PARTS);
+            for (int r = 0; r < 4; ++r) add_row(i + r * PARTS);
         }
         for (; i < N && ids[order[i]] == id; i += PARTS) add_row(i);
 
         if constexpr (PARTS == 1) {
 #pragma unroll
-            for (int v = 0; v < kSegmentVecs; v++) {
+            for (int v = 0; v < kSegmentVecs; ++v) {
                 const int j = tile + (v * LANES + Shape::lane()) * W;
                 if (j >= C) continue;
                 auto total = load_vec<W>(dtable + j);
@@ -77,14 +80,14 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
             DYN_SHARED(float, partial);  // (PARTS, TILE)
             __syncthreads();             // the previous tile's sums have been read
 #pragma unroll
-            for (int v = 0; v < kSegmentVecs; v++)
+            for (int v = 0; v < kSegmentVecs; ++v)
                 store_vec(partial + part * TILE + (v * LANES + Shape::lane()) * W, sums[v]);
             __syncthreads();
             const int width = std::min(TILE, C - tile);
             for (int j = static_cast<int>(threadIdx.x); j < width; j += PARTS * LANES) {
                 float total = 0.0f;
 #pragma unroll
-                for (int p = 0; p < PARTS; p++) total += partial[p * TILE + j];
+                for (int p = 0; p < PARTS; ++p) total += partial[p * TILE + j];
                 dtable[tile + j] += total;
             }
         }

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         const float radius = std * sqrtf(-2.0f * logf(uniform_of(bits.v[k])));
         const float angle = 6.283185307f * uniform_of(bits.v[k + 1]);
         const float pair[2] = {radius * cosf(angle), radius * sinf(angle)};
-        for (int e = 0; e < 2; e++) {
+        for (int e = 0; e < 2; ++e) {
             const int64_t i = 4 * q + k + e;
             if (i < n) x[i / logical_cols * cols + i % logical_cols] = pair[e];
         }
@@ -52,7 +52,8 @@ void fill_normal(float* x, int rows, int cols, int logical_rows, int logical_col
                  uint64_t tensor, const Stream& stream) {
     check_fill(rows, cols, logical_rows, logical_cols);
     if (logical_rows < rows || logical_cols < cols) zero(x, int64_t{rows} * cols, stream);
-    const int64_t n = int64_t{logical_rows} * logical_cols, quads = ceil_div(n, 4);
+    const int64_t n = int64_t{logical_rows} * logical_cols;
+    const int64_t quads = ceil_div(n, 4);
     launch<fill_normal_kernel>({ceil_div(quads, kFlatBlock), kFlatBlock}, stream, x, n, cols, logical_cols, std, seed,
                                tensor);
 }

@@ -26,12 +26,12 @@ __device__ inline int document_end(const int* documents, int t, int T) {
 template <int M, int N, typename F>
 __device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
 #pragma unroll
-    for (int n = 0; n < N; n++) {
+    for (int n = 0; n < N; ++n) {
         const auto pair = load_vec<2>(rows + flash_column(n, 0));
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int m = 0; m < M; ++m) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) f(x[m][n][i], pair[i % 2]);
+            for (int i = 0; i < 4; ++i) f(x[m][n][i], pair[i % 2]);
         }
     }
 }
@@ -40,9 +40,9 @@ __device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats*
 template <int N>
 __device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&dp)[N][4]) {
 #pragma unroll
-    for (int n = 0; n < N; n++) {
+    for (int n = 0; n < N; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) p[n][i] *= dp[n][i];
+        for (int i = 0; i < 4; ++i) p[n][i] *= dp[n][i];
     }
 }
 
@@ -51,14 +51,14 @@ __device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&
 template <int M, int N>
 __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
 #pragma unroll
-    for (int n = 0; n < N; n++) {
+    for (int n = 0; n < N; ++n) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; ++i) {
             const int column = flash_column(n, i), lowest = first ? first[column] : 0;
 #pragma unroll
-            for (int m = 0; m < M; m++) {
+            for (int m = 0; m < M; ++m) {
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
+                for (int half = 0; half < 2; ++half) {
                     const int k = key + 16 * m + 8 * half + lane_of_thread() / 4;
                     if (k < lowest || k > query + column) x[m][n][2 * half + i] = 0.0f;
                 }
@@ -81,11 +81,11 @@ __device__ __forceinline__ void flash_column_sums(float* partial, const FlashSha
     for (int begin = 0; begin < C; begin += kFragments) {
         Vec<float, 2> sums[kFragments] = {};
 #pragma unroll
-        for (int n = 0; n < kFragments && begin + n < C; n++) {
+        for (int n = 0; n < kFragments && begin + n < C; ++n) {
 #pragma unroll
-            for (int m = 0; m < M; m++) {
+            for (int m = 0; m < M; ++m) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) sums[n][i % 2] += x[m][begin + n][i];
+                for (int i = 0; i < 4; ++i) sums[n][i % 2] += x[m][begin + n][i];
             }
         }
         // Lanes exchange halves and each adds up one half: lane l ends with the sums of fragment l / 4.
@@ -93,7 +93,7 @@ __device__ __forceinline__ void flash_column_sums(float* partial, const FlashSha
         for (int half = kFragments / 2; half > 0; half /= 2) {
             const bool upper = lane & (4 * half);
 #pragma unroll
-            for (int n = 0; n < half; n++) {
+            for (int n = 0; n < half; ++n) {
                 FOR_VEC(i, 2) {
                     const float sent = upper ? sums[n][i] : sums[n + half][i];
                     sums[n][i] =

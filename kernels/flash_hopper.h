@@ -20,7 +20,7 @@ struct HopperTile {
     // Called by one thread. Copies the columns of head `head` in the rows of sequence b from `row` on. The map's tiles
     // have ROWS rows.
     __device__ __forceinline__ void bring(const TensorMap& map, int head, int row, int b, uint64_t* barrier) const {
-        for (int part = 0; part < HS / 64; part++)
+        for (int part = 0; part < HS / 64; ++part)
             tensor_copy(begin + part * kPart, map, head * HS + part * kTensorTileColumns, row, b, barrier);
     }
     // Operands of products: columns [16 k, 16 k + 16) of the rows from `row` (a multiple of 8) on; and rows
@@ -40,7 +40,7 @@ __device__ __forceinline__ void hopper_store(bf16* global, int64_t stride, int r
                                              const float (&x)[1][HS / 8][4]) {
     using Staged = TensorTile<bf16, 16, kTensorTileColumns, kWarpgroupThreads>;
 #pragma unroll
-    for (int part = 0; part < HS / 64; part++) {
+    for (int part = 0; part < HS / 64; ++part) {
         const Staged staged{tile + (part * ROWS + row) * kTensorTileColumns};
         staged.store(global + part * kTensorTileColumns, stride, rows,
                      reinterpret_cast<const float(&)[1][8][4]>(x[0][8 * part]));
@@ -76,8 +76,8 @@ struct HopperBarriers {
     __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) {
             mbarrier_init(stay(), 1);
-            for (int ring = 0; ring < RINGS; ring++) {
-                for (int stage = 0; stage < STAGES; stage++) {
+            for (int ring = 0; ring < RINGS; ++ring) {
+                for (int stage = 0; stage < STAGES; ++stage) {
                     mbarrier_init(full(stage, ring), fills);
                     mbarrier_init(empty(stage, ring), kHopperConsumerWarps);
                 }

@@ -89,14 +89,14 @@ __device__ __forceinline__ int flash_column(int n, int i) { return 8 * n + lane_
 template <int M, int N, typename Rows>
 __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows, int key, float value) {
 #pragma unroll
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < 2; ++half) {
             const int last = rows.row(m, half), first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
 #pragma unroll
-            for (int n = 0; n < N; n++) {
+            for (int n = 0; n < N; ++n) {
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                for (int i = 2 * half; i < 2 * half + 2; ++i) {
                     const int column = key + flash_column(n, i);
                     if (column < first || column > last) x[m][n][i] = value;
                 }

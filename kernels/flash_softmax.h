@@ -16,7 +16,7 @@ struct FlashSoftmax {
 
     __device__ __forceinline__ FlashSoftmax() {
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int m = 0; m < M; ++m) {
             top[m][0] = top[m][1] = -kFlashInfinity;
             sum[m][0] = sum[m][1] = 0.0f;
         }
@@ -28,21 +28,21 @@ struct FlashSoftmax {
                                          float scale_log2) {
         if (!rows.see_all(key, key + 8 * N)) flash_mask(s, rows, key, -kFlashInfinity);
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int m = 0; m < M; ++m) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < 2; ++half) {
                 float largest = -kFlashInfinity;
 #pragma unroll
-                for (int n = 0; n < N; n++) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+                for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
                 const float before = top[m][half], after = fmaxf(before, flash_row_max(largest) * scale_log2);
                 const float base = after == -kFlashInfinity ? 0.0f : after;  // -infinity: the row has seen no key yet
                 shrink[m][half] = exp2_fast(before - base);
                 top[m][half] = after;
                 float total = 0.0f;
 #pragma unroll
-                for (int n = 0; n < N; n++) {
+                for (int n = 0; n < N; ++n) {
 #pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
                         s[m][n][i] = exp2_fast(fmaf(s[m][n][i], scale_log2, -base));
                         total += s[m][n][i];
                     }
@@ -58,9 +58,9 @@ struct FlashSoftmax {
         constexpr float kLn2 = 0.693147181f;
         float normalize[M][2];
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int m = 0; m < M; ++m) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < 2; ++half) {
                 const float total = flash_row_sum(sum[m][half]);
                 const int t = rows.row(m, half);
                 normalize[m][half] = total == 0.0f ? 0.0f : 1.0f / total;

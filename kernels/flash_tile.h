@@ -14,11 +14,11 @@ using FlashTile = TensorTile<bf16, ROWS, COLS, kFlashThreads>;
 template <int M, int N>
 __device__ __forceinline__ void flash_scale(float (&x)[M][N][4], float factor) {
 #pragma unroll
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
+        for (int n = 0; n < N; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) x[m][n][i] *= factor;
+            for (int i = 0; i < 4; ++i) x[m][n][i] *= factor;
         }
     }
 }
@@ -27,11 +27,11 @@ __device__ __forceinline__ void flash_scale(float (&x)[M][N][4], float factor) {
 template <int M, int N>
 __device__ __forceinline__ void flash_scale_rows(float (&x)[M][N][4], const float (&factor)[M][2]) {
 #pragma unroll
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
+        for (int n = 0; n < N; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) x[m][n][i] *= factor[m][i / 2];
+            for (int i = 0; i < 4; ++i) x[m][n][i] *= factor[m][i / 2];
         }
     }
 }
@@ -46,9 +46,9 @@ struct FlashOperand {
     __device__ __forceinline__ void hold(const Tile& tile) {
         if constexpr (HELD) {
 #pragma unroll
-            for (int m = 0; m < M; m++) {
+            for (int m = 0; m < M; ++m) {
 #pragma unroll
-                for (int k = 0; k < K; k++) tile.load_a(held[m][k], 16 * m, k);
+                for (int k = 0; k < K; ++k) tile.load_a(held[m][k], 16 * m, k);
             }
         }
     }
@@ -56,7 +56,7 @@ struct FlashOperand {
     __device__ __forceinline__ void get(uint32_t (&a)[4], const Tile& tile, int m, int k) const {
         if constexpr (HELD) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = held[m][k][i];
+            for (int i = 0; i < 4; ++i) a[i] = held[m][k][i];
         } else {
             tile.load_a(a, 16 * m, k);
         }

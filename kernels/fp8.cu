@@ -24,14 +24,17 @@ __global__ void __launch_bounds__(kFp8Block)
     SHARED(F, tile, kFp8Tile * kFp8Row);
     F largest;
     largest.bits = F::kLargest;
-    const float most = *maximum, quotient = static_cast<float>(largest) / most;
+    const float most = *maximum;
+    const float quotient = static_cast<float>(largest) / most;
     const float s = most == 0.0f ? 1.0f : quotient > FLT_MAX ? FLT_MAX : quotient;  // NaN stays
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = 1.0f / s;
 
-    const int row0 = static_cast<int>(blockIdx.x) * kFp8Tile, col0 = static_cast<int>(blockIdx.y) * kFp8Tile;
+    const int row0 = static_cast<int>(blockIdx.x) * kFp8Tile;
+    const int col0 = static_cast<int>(blockIdx.y) * kFp8Tile;
     const int first = static_cast<int>(threadIdx.x) * W;
     for (int at = first; at < kFp8Tile * kFp8Tile; at += kFp8Block * W) {
-        const int r = at / kFp8Tile, c = at % kFp8Tile;
+        const int r = at / kFp8Tile;
+        const int c = at % kFp8Tile;
         if (row0 + r >= rows || col0 + c >= cols) continue;
         const int64_t element = int64_t{row0 + r} * cols + col0 + c;
         auto v = load_floats<W>(x + element);
@@ -43,7 +46,8 @@ __global__ void __launch_bounds__(kFp8Block)
     if (transposed == nullptr) return;
     __syncthreads();
     for (int at = first; at < kFp8Tile * kFp8Tile; at += kFp8Block * W) {
-        const int c = at / kFp8Tile, r = at % kFp8Tile;
+        const int c = at / kFp8Tile;
+        const int r = at % kFp8Tile;
         if (row0 + r >= rows || col0 + c >= cols) continue;
         constexpr int w = W < 4 ? W : 4;  // the alignment of the tile's rows
         Vec<F, W> column;

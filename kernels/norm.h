@@ -81,7 +81,7 @@ struct NormSums {
 
     __device__ __forceinline__ NormSums(float* memory, int C) : memory(memory), C(C) {
         if constexpr (!kInRegisters) {
-            for (int kind = 0; kind < KINDS; kind++)
+            for (int kind = 0; kind < KINDS; ++kind)
                 Shape::for_each(C, [&](int, int j) { store_vec(memory + kind * C + j, Vec<float, W>{}); });
         }
     }
@@ -98,10 +98,10 @@ struct NormSums {
     __device__ __forceinline__ void store(float* to) const {
         if constexpr (kInRegisters) {
 #pragma unroll
-            for (int kind = 0; kind < KINDS; kind++)
+            for (int kind = 0; kind < KINDS; ++kind)
                 Shape::for_each(C, [&](int slot, int j) { store_vec(to + kind * C + j, held[kind][slot]); });
         } else if (to != memory) {
-            for (int kind = 0; kind < KINDS; kind++)
+            for (int kind = 0; kind < KINDS; ++kind)
                 Shape::for_each(C,
                                 [&](int, int j) { store_vec(to + kind * C + j, load_vec<W>(memory + kind * C + j)); });
         }
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
 
     const float count = static_cast<float>(C);
     [[maybe_unused]] int most = 0;
-    for (int row = first; row < last; row++) {
+    for (int row = first; row < last; ++row) {
         const int64_t begin = int64_t{row} * C;
         const T *x_row = x + begin, *dout_row = dout + begin;
         const float scale = rstd[row];

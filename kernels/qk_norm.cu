@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
     if (row >= rows) return;
-    const int n = row / vectors.all(), i = row % vectors.all();
+    const int n = row / vectors.all();
+    const int i = row % vectors.all();
     const auto [begin, width] = vector_at(vectors, n, i);
     out += begin;
     x += begin;
@@ -65,7 +66,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();  // among the vectors that are normalized
     if (row >= rows) return;
-    const int n = row / vectors.normed(), i = row % vectors.normed();
+    const int n = row / vectors.normed();
+    const int i = row % vectors.normed();
     const auto [begin, width] = vector_at(vectors, n, i);
     dqkv += begin;
     x += begin;
@@ -75,12 +77,15 @@ __global__ void __launch_bounds__(Shape::kBlock)
     // A vector is short: the second read comes from cache.
     Vec<float, W> sums{};
     Shape::for_each(width, [&](int, int j) {
-        const auto v = load_floats<W>(x + j), d = load_floats<W>(dqkv + j), w = load_floats<W>(weight + j);
+        const auto v = load_floats<W>(x + j);
+        const auto d = load_floats<W>(dqkv + j);
+        const auto w = load_floats<W>(weight + j);
         FOR_VEC(k, W) sums[k] += d[k] * w[k] * v[k];
     });
     const float mean = Shape::sum(sums) * scale / static_cast<float>(width);
     Shape::for_each(width, [&](int, int j) {
-        const auto v = load_floats<W>(x + j), w = load_floats<W>(weight + j);
+        const auto v = load_floats<W>(x + j);
+        const auto w = load_floats<W>(weight + j);
         auto d = load_floats<W>(dqkv + j);
         FOR_VEC(k, W) d[k] = scale * (d[k] * w[k] - v[k] * scale * mean);
         store_floats(dqkv + j, d);
@@ -97,17 +102,21 @@ __global__ void __launch_bounds__(kFlatBlock)
     const int vecs = vectors.weights() / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
     if (item >= int64_t{chunks.count} * vecs) return;
-    const int chunk = static_cast<int>(item / vecs), column = static_cast<int>(item % vecs) * W;
+    const int chunk = static_cast<int>(item / vecs);
+    const int column = static_cast<int>(item % vecs) * W;
     const bool query = column < vectors.q_width;
     const int j = query ? column : column - vectors.q_width;
-    const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);
-    const int first_vector = query ? 0 : vectors.queries, last_vector = query ? vectors.queries : vectors.normed();
+    const int first = chunk * chunks.rows;
+    const int last = std::min(N, first + chunks.rows);
+    const int first_vector = query ? 0 : vectors.queries;
+    const int last_vector = query ? vectors.queries : vectors.normed();
     Vec<float, W> sums{};
-    for (int row = first; row < last; row++) {
+    for (int row = first; row < last; ++row) {
 #pragma unroll 4
-        for (int i = first_vector; i < last_vector; i++) {
+        for (int i = first_vector; i < last_vector; ++i) {
             const int64_t at = vector_at(vectors, row, i).begin + j;
-            const auto d = load_floats<W>(dqkv + at), v = load_floats<W>(x + at);
+            const auto d = load_floats<W>(dqkv + at);
+            const auto v = load_floats<W>(x + at);
             const float scale = rstd[int64_t{row} * vectors.normed() + i];
             FOR_VEC(k, W) sums[k] += d[k] * (v[k] * scale);
         }

@@ -15,7 +15,8 @@ template <int W, bool SQUARE>
 __global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, const float* x, int64_t n, int64_t run) {
     wait_for_earlier_kernels();
     auto term = [](float v) { return SQUARE ? v * v : v; };
-    const int64_t begin = blockIdx.x * run, end = std::min(n, begin + run);
+    const int64_t begin = blockIdx.x * run;
+    const int64_t end = std::min(n, begin + run);
     Vec<float, W> sums{};
     int64_t i = begin + threadIdx.x * W;
 #pragma unroll 4
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(32) reduce_partial_kernel(float* partial, cons
         FOR_VEC(k, W) sums[k] += term(v[k]);
     }
     float sum = sum_of(sums);
-    for (; i < end; i++) sum += term(x[i]);  // the tail of n, by one lane
+    for (; i < end; ++i) sum += term(x[i]);  // the tail of n, by one lane
     sum = warp_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kFlatBlock) add_kernel(float* sum, const T* x,
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         auto s = load_vec<w>(sum + i);
         const auto v = load_floats<w>(x + i);
-        for (int k = 0; k < w; k++) s[k] += v[k];
+        for (int k = 0; k < w; ++k) s[k] += v[k];
         store_vec(sum + i, s);
     });
 }

@@ -10,7 +10,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     wait_for_earlier_kernels();
     const int64_t n = int64_t{positions} * half;
     for_each_vec<1>(n, [=](auto, int64_t i) {
-        const int64_t position = i / half, j = i % half;
+        const int64_t position = i / half;
+        const int64_t j = i % half;
         const float angle = static_cast<float>(position) * inv_freq[j];
         cos_sin[position * 2 * half + j] = cosf(angle);
         cos_sin[position * 2 * half + half + j] = sinf(angle);
@@ -29,12 +30,16 @@ __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float
     x += row * width;
     cos_sin += int64_t{positions[row]} * 2 * half;
     Shape::for_each(heads * half, [=](int, int item) {
-        const int head = item / half, j = item - head * half;
+        const int head = item / half;
+        const int j = item - head * half;
         T* first = x + head * 2 * half + j;
         T* second = first + half;
-        auto a = load_floats<W>(first), b = load_floats<W>(second);
-        auto c = load_floats<W>(cos_sin + j), s = load_floats<W>(cos_sin + half + j);
-        Vec<float, W> u, v;
+        auto a = load_floats<W>(first);
+        auto b = load_floats<W>(second);
+        auto c = load_floats<W>(cos_sin + j);
+        auto s = load_floats<W>(cos_sin + half + j);
+        Vec<float, W> u;
+        Vec<float, W> v;
         FOR_VEC(k, W) {
             const float sine = direction * s[k];
             u[k] = fmaf(a[k], c[k], -b[k] * sine);
@@ -55,7 +60,8 @@ template <typename T>
 static void rotate(T* x, const float* cos_sin, const int* positions, int N, int NH, int NKV, int HS, float direction,
                    const Stream& stream) {
     CHECK(HS % 2 == 0, "rotary: the head size is {}, but rotation needs pairs; use an even one", HS);
-    const int heads = NH + NKV, half = HS / 2;
+    const int heads = NH + NKV;
+    const int half = HS / 2;
     const int64_t width = int64_t{NH + 2 * NKV} * HS;
     for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(half, x, cos_sin), int64_t{heads} * half,
                             [&]<typename Shape>(Shape) {

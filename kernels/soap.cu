@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kFlatBlock) soap_row_means_kernel(SoapNull nul
     wait_for_earlier_kernels();
     for_each_vec<1>(n, [=](auto, int64_t j) {
         float sum = 0.0f;
-        for (int i = 0; i < null.rows; i++) sum = fmaf(g[int64_t{i} * n + j], g[int64_t{i} * n + j], sum);
+        for (int i = 0; i < null.rows; ++i) sum = fmaf(g[int64_t{i} * n + j], g[int64_t{i} * n + j], sum);
         null.row_means[j] = sum / static_cast<float>(null.rows);
     });
 }
@@ -60,10 +60,12 @@ __global__ void __launch_bounds__(kFlatBlock)
     wait_for_earlier_kernels();
     const float floor = null.rows > 0 || null.columns > 0 ? *null.floor : 0.0f;
     for_each_vec<1>(n, [=](auto, int64_t e) {
-        const int64_t i = e / cols, j = e % cols;
+        const int64_t i = e / cols;
+        const int64_t j = e % cols;
         const float gradient = g[e] * scale;
         float square = gradient * gradient;
-        const bool by_columns = j < null.columns, shared = by_columns || i < null.rows;
+        const bool by_columns = j < null.columns;
+        const bool shared = by_columns || i < null.rows;
         if (shared) square = scale * scale * (by_columns ? null.column_means[i] : null.row_means[j]) + floor;
         const float second = fmaf(beta2, fabsf(v[e]), (1.0f - beta2) * square);
         v[e] = shared ? -second : second;
@@ -77,7 +79,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     wait_for_earlier_kernels();
     for_each_vec<1>(n, [=](auto, int64_t i) {
         const int64_t at = i / cols * ld + i % cols;
-        const float x = master[at], delta = step * u[i];
+        const float x = master[at];
+        const float delta = step * u[i];
         const float updated = (x - delta) * kept(x, delta, keep, against);
         master[at] = updated;
         if (work != nullptr) work[at] = bf16(updated);
@@ -110,7 +113,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     soap_reorder_kernel(float* out, const float* x, const int* order, int64_t n, int cols, bool by_columns) {
     wait_for_earlier_kernels();
     for_each_vec<1>(n, [=](auto, int64_t e) {
-        const int64_t i = e / cols, j = e % cols;
+        const int64_t i = e / cols;
+        const int64_t j = e % cols;
         out[e] = by_columns ? x[i * cols + order[j]] : x[order[i] * static_cast<int64_t>(cols) + j];
     });
 }

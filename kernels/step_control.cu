@@ -9,15 +9,17 @@ namespace teon {
 
 // Adds x to the series and returns its distance from the mean of the values before it, in their standard deviations.
 __device__ float count_in(SeriesStats& s, float x) {
-    constexpr int FIRST = 16, MEMORY = 128;             // no judgement before FIRST values
-    constexpr float OUTLIER = 4.0f, HUGE_STEP = 1e15f;  // its square is still a float
+    constexpr int FIRST = 16;
+    constexpr int MEMORY = 128;  // no judgement before FIRST values
+    constexpr float OUTLIER = 4.0f;
+    constexpr float HUGE_STEP = 1e15f;  // its square is still a float
     // A thousandth of the mean is the smallest deviation, because a series may be constant.
     const float deviation = fmaxf(fmaxf(sqrtf(s.variance), 1e-3f * fabsf(s.mean)), 1e-30f);
     const bool judged = s.count >= FIRST;
     const float limit = judged ? OUTLIER * deviation : HUGE_STEP;
     const float step = fminf(fmaxf(x - s.mean, -limit), limit);
     const float z = judged ? (x - s.mean) / deviation : 0.0f;
-    if (s.count < MEMORY) s.count++;
+    if (s.count < MEMORY) ++s.count;
     const float weight = 1.0f / static_cast<float>(s.count);
     s.mean += weight * step;
     s.variance = (1.0f - weight) * (s.variance + weight * step * step);

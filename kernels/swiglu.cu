@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     const T* up = gate + F;
     [[maybe_unused]] int most = 0;
     Shape::for_each(F, [=, &most](int, int j) {
-        auto g = load_floats<W>(gate + j), u = load_floats<W>(up + j);
+        auto g = load_floats<W>(gate + j);
+        auto u = load_floats<W>(up + j);
         FOR_VEC(k, W) g[k] = div_fast(g[k], 1.0f + exp_fast(-g[k])) * u[k];
         store_floats(out + j, g);
         if constexpr (MAXIMUM) most = greatest(most, g);
@@ -38,8 +39,11 @@ __global__ void __launch_bounds__(Shape::kBlock)
     dout += int64_t{row} * F;
     [[maybe_unused]] int most = 0;
     Shape::for_each(F, [=, &most](int, int j) {
-        auto g = load_floats<W>(gate + j), u = load_floats<W>(gate + F + j), d = load_floats<W>(dout + j);
-        Vec<float, W> dg, du;
+        auto g = load_floats<W>(gate + j);
+        auto u = load_floats<W>(gate + F + j);
+        auto d = load_floats<W>(dout + j);
+        Vec<float, W> dg;
+        Vec<float, W> du;
         FOR_VEC(k, W) {
             float s = div_fast(1.0f, 1.0f + exp_fast(-g[k]));
             du[k] = d[k] * g[k] * s;

@@ -45,13 +45,13 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto u = m;
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + i);
-            for (int k = 0; k < w; k++) {
+            for (int k = 0; k < w; ++k) {
                 m[k] = fmaf(mu, m[k], scale * g[k]);
                 u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
             }
             store_vec(momentum + slice.state + i, m);
         }
-        for (int k = 0; k < w; k++) u[k] *= u[k];
+        for (int k = 0; k < w; ++k) u[k] *= u[k];
         sum += sum_of(u);
     });
     sum = block_sum(sum);
@@ -63,26 +63,28 @@ __global__ void __launch_bounds__(32)
     slice_scales_kernel(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts,
                         int K, float margin, bool normalize_slices) {
     wait_for_earlier_kernels();
-    const int matrix = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+    const int matrix = static_cast<int>(blockIdx.x);
+    const int lane = static_cast<int>(threadIdx.x);
     float* scale = scales + int64_t{matrix} * K;
     if (skips(control)) {
         for (int k = lane; k < K; k += 32) scale[k] = 0.0f;
         return;
     }
     float total = 0.0f;  // ||Z||_F^2
-    for (int k = 0; k < K; k++) {
+    for (int k = 0; k < K; ++k) {
         const float* parts_of_slice = partial + (int64_t{matrix} * K + k) * parts;
         float sum = 0.0f;
         for (int p = lane; p < parts; p += 32) sum += parts_of_slice[p];
         sum = warp_sum(sum);
-        const float norm = sqrtf(sum), factor = normalize_slices ? 1.0f / (norm + kEpsilon) : 1.0f;
+        const float norm = sqrtf(sum);
+        const float factor = normalize_slices ? 1.0f / (norm + kEpsilon) : 1.0f;
         total += norm * factor * norm * factor;
         if (lane == 0) scale[k] = factor;
     }
     const bool finite = total <= std::numeric_limits<float>::max();
     const float factor = finite ? 1.0f / (sqrtf(total) * margin + kEpsilon) : 0.0f;
     if (lane != 0) return;
-    for (int k = 0; k < K; k++) scale[k] = finite ? scale[k] * factor : 0.0f;
+    for (int k = 0; k < K; ++k) scale[k] = finite ? scale[k] * factor : 0.0f;
     if (!finite) nonfinite[matrix] = 1;
 }
 
@@ -100,14 +102,15 @@ __global__ void __launch_bounds__(kFlatBlock)
     wait_for_earlier_kernels();
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
-    const float factor = scales ? scales[index] : 1.0f, scale = grad_scale(control);
+    const float factor = scales ? scales[index] : 1.0f;
+    const float scale = grad_scale(control);
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + e);
-            for (int k = 0; k < w; k++) x[k] = fmaf(mu, x[k], scale * g[k]);
+            for (int k = 0; k < w; ++k) x[k] = fmaf(mu, x[k], scale * g[k]);
         }
-        for (int k = 0; k < w; k++) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
+        for (int k = 0; k < w; ++k) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
     });
 }
@@ -121,12 +124,14 @@ __global__ void __launch_bounds__(kFlatBlock)
     const float lr = control ? peak_lr * control->lr_factor : peak_lr;
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
-    const float keep = 1.0f - lr * slice.decay, against = cautious ? 1.0f : keep, step = lr * slice.step;
+    const float keep = 1.0f - lr * slice.decay;
+    const float against = cautious ? 1.0f : keep;
+    const float step = lr * slice.step;
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
         const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
-        for (int k = 0; k < w; k++) {
+        for (int k = 0; k < w; ++k) {
             const float delta = scale * o[k];
             x[k] = fmaf(kept(x[k], delta, keep, against), x[k], -delta);
         }
@@ -143,7 +148,8 @@ __global__ void __launch_bounds__(kRowsBlock)
                        SliceLayout layout, float beta2) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
-    const int index = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
+    const int index = static_cast<int>(blockIdx.y);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int i = static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
     if (i >= s.m) return;
     const T* row = Z + place_of(layout, index, int64_t{i} * s.n, s.n);
@@ -157,7 +163,8 @@ __global__ void __launch_bounds__(kRowsBlock)
     float* v = state + s.slices[index].neurons + i;
     *v = fmaf(beta2, *v, (1.0f - beta2) * (sum / static_cast<float>(s.logical_n)));
     const float factor = 1.0f / (sqrtf(*v) + kNeuronEpsilon);
-    const int64_t at = int64_t{index} * s.m + i, all = int64_t{s.count} * s.m;
+    const int64_t at = int64_t{index} * s.m + i;
+    const int64_t all = int64_t{s.count} * s.m;
     scales[at] = factor;
     scales[all + at] = sum;
     scales[2 * all + at] = sum * factor * factor;
@@ -168,8 +175,10 @@ __global__ void __launch_bounds__(kFlatBlock)
     neuron_scales_kernel(float* scales, const StepControl* control, SliceBatch s, bool unit_rms) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
-    const int64_t first = int64_t{blockIdx.x} * s.m, all = int64_t{s.count} * s.m;
-    float before = 0.0f, after = 0.0f;
+    const int64_t first = int64_t{blockIdx.x} * s.m;
+    const int64_t all = int64_t{s.count} * s.m;
+    float before = 0.0f;
+    float after = 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) {
         before += scales[all + first + i];
         after += scales[2 * all + first + i];
@@ -201,11 +210,12 @@ __global__ void __launch_bounds__(kFlatBlock)
                               int64_t n) {
     wait_for_earlier_kernels();
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t e) {
-        const int64_t row = e / ld, column = e - row * ld;
+        const int64_t row = e / ld;
+        const int64_t column = e - row * ld;
         const float by_row = row_scales ? row_scales[row] : 1.0f;
         const float* by_column = column_scales ? column_scales + row / rows * cols + column : nullptr;
         auto v = load_floats<w>(x + e);
-        for (int k = 0; k < w; k++) {
+        for (int k = 0; k < w; ++k) {
             if (column + k < cols) v[k] *= by_column ? by_row * by_column[k] : by_row;
         }
         store_floats(x + e, v);
@@ -218,8 +228,10 @@ __global__ void __launch_bounds__(kFlatBlock)
     wait_for_earlier_kernels();
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t e) {
         auto v = load_floats<w>(x + e);
-        const int64_t row = e / ld, column = e - row * ld, diagonal = row % side - column;
-        for (int k = 0; k < w; k++) v[k] += k == diagonal ? a : 0.0f;
+        const int64_t row = e / ld;
+        const int64_t column = e - row * ld;
+        const int64_t diagonal = row % side - column;
+        for (int k = 0; k < w; ++k) v[k] += k == diagonal ? a : 0.0f;
         store_floats(out + e, v);
     });
 }
@@ -275,7 +287,8 @@ template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
                    const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream) {
     check_slices(s);
-    const auto blocks = static_cast<unsigned>(ceil_div(s.m, kRowsBlock / 32)), count = static_cast<unsigned>(s.count);
+    const auto blocks = static_cast<unsigned>(ceil_div(s.m, kRowsBlock / 32));
+    const auto count = static_cast<unsigned>(s.count);
     launch<neuron_rows_kernel<T>>({dim3(blocks, count), kRowsBlock}, stream, scales, state, Z, control, s, layout,
                                   beta2);
     launch<neuron_scales_kernel>({s.count, kFlatBlock}, stream, scales, control, s, unit_rms);

@@ -94,7 +94,10 @@ const HarmlessKeys& harmless_keys() {
 }
 
 void read_rope(DecoderConfig& c, HfReader& r) {
-    std::optional<float> base, factor, low, high;
+    std::optional<float> base;
+    std::optional<float> factor;
+    std::optional<float> low;
+    std::optional<float> high;
     std::optional<int> original;
     std::optional<std::string> type;
     auto take = [](auto& field, HfReader& from, const char* key) {

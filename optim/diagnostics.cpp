@@ -25,7 +25,7 @@ std::vector<float> download_all(const float* data, int n, const Stream& stream) 
 
 double dot(std::span<const float> a, std::span<const float> b) {
     double sum = 0;
-    for (size_t i = 0; i < a.size(); i++) sum += double{a[i]} * b[i];
+    for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
     return sum;
 }
 
@@ -35,9 +35,13 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
     const Stream& stream = context.stream;
     const int K = static_cast<int>(slices.size());
     const Unfolding u(mode, m, n, K, 1);
-    const int s = std::min(u.rows(), u.cols()), l = std::max(u.rows(), u.cols());
+    const int s = std::min(u.rows(), u.cols());
+    const int l = std::max(u.rows(), u.cols());
     const bool wide = u.rows() <= u.cols();
-    Buffer<float> Z(u.size()), G(int64_t{s} * s), w(s), other(l);
+    Buffer<float> Z(u.size());
+    Buffer<float> G(int64_t{s} * s);
+    Buffer<float> w(s);
+    Buffer<float> other(l);
     Buffer<Slice> table(K);
     std::vector<Slice> infos;
     for (const float* slice : slices) infos.push_back({0, 0, 0, slice - slices[0], 0, 0});
@@ -60,7 +64,8 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
 
     const float* top = G.data() + int64_t{s - 1} * s;
     context.linalg.gemm({.M = l, .N = 1, .K = s, .trans_a = wide, .A = z, .B = mat(top, 1), .C = mat(other.data(), 1)});
-    std::vector<float> near = download_all(top, s, stream), far = download_all(other.data(), l, stream);
+    std::vector<float> near = download_all(top, s, stream);
+    std::vector<float> far = download_all(other.data(), l, stream);
     const double length = std::sqrt(dot(far, far));
     for (float& x : far) x = length > 0 ? static_cast<float>(x / length) : 0.0f;
     result.left = wide ? near : far;
@@ -76,7 +81,7 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
     std::vector<Alignment> result;
     Spectrum before;                        // of slice i - 1
     std::array<const float*, 2> data = {};  // of slices i - 1 and i
-    for (size_t i = 0; i < slices.size(); i++) {
+    for (size_t i = 0; i < slices.size(); ++i) {
         const MomentumSlice& slice = slices[i];
         data = {data[1], data_of(i)};
         Spectrum own = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
@@ -95,7 +100,8 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
 }
 
 int64_t diagnostics_bytes(const ParamTable& params, int ranks) {
-    int64_t size = 0, side = 0;
+    int64_t size = 0;
+    int64_t side = 0;
     for (const ParamRow& row : params.rows())
         if (is_hidden_matrix(row.role)) {
             size = std::max(size, row.size());

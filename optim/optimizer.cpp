@@ -55,7 +55,7 @@ struct Optimizer::Impl {
         make_runs(ownership.placement().elements[rank], params.offloads(), context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
-        for (size_t s = 0; s < plan.stacks.size(); s++) {
+        for (size_t s = 0; s < plan.stacks.size(); ++s) {
             if (ownership.placement().owner[s] != rank) continue;
             for (int row : plan.stacks[s].rows)
                 for (const StateShape& shape : state_of(row)) {
@@ -73,9 +73,10 @@ struct Optimizer::Impl {
         for (ElementRun& run : element_runs(table, plan, options)) {
             const int64_t from = std::clamp(own.offset - run.begin, int64_t{0}, run.size);
             const int64_t to = std::clamp(own.offset + own.size - run.begin, from, run.size);
-            const int64_t offset = run.offset + from, size = to - from;
+            const int64_t offset = run.offset + from;
+            const int64_t size = to - from;
             std::vector<OffloadableBuffer<float>> state;
-            for (size_t i = 0; i < info.elements->state.size(); i++) state.push_back(zeros(size, offload, stream));
+            for (size_t i = 0; i < info.elements->state.size(); ++i) state.push_back(zeros(size, offload, stream));
             runs.push_back({std::move(run), offset, size, std::move(state)});
         }
     }
@@ -184,12 +185,12 @@ std::vector<StateTensor> Optimizer::state() {
             const int64_t from = begin < end ? r.offset + begin - s.offset : 0;
             std::vector<Part> parts = self.ownership.parts({row});
             for (Part& part : parts) part.offset -= r.offset;
-            for (size_t i = 0; i < s.state.size(); i++)
+            for (size_t i = 0; i < s.state.size(); ++i)
                 tensors.push_back({fmt::format("{}.{}", r.name, self.info.elements->state[i]), s.state[i].data() + from,
                                    r.rows, r.cols, row, begin, end, parts});
         }
     }
-    for (size_t s = 0; s < self.plan.stacks.size(); s++) {
+    for (size_t s = 0; s < self.plan.stacks.size(); ++s) {
         for (int row : self.plan.stacks[s].rows) {
             const std::vector<int64_t>& at = self.matrix_state_at[row];
             size_t next = 0;
@@ -239,7 +240,7 @@ void Optimizer::collect_state(const std::vector<StateTensor>& tensors, int64_t b
 
 std::vector<StateTensor> Optimizer::masters(const ParamStore& params) {
     std::vector<StateTensor> tensors;
-    for (int row = 0; row < impl_->table.count(); row++) {
+    for (int row = 0; row < impl_->table.count(); ++row) {
         const ParamRow& r = impl_->table[row];
         StateTensor t{r.name, nullptr, r.rows, r.cols, row, 0, 0, impl_->ownership.parts({row})};
         for (Part& part : t.parts) {

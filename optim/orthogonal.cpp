@@ -89,7 +89,7 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
         std::vector<int> rows;
         auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
         for (auto& own : stacks) {
-            for (size_t i = begin; i < end_of(own); i++)
+            for (size_t i = begin; i < end_of(own); ++i)
                 rows.insert(rows.end(), all[own[i]].rows.begin(), all[own[i]].rows.end());
         }
         std::sort(rows.begin(), rows.end());
@@ -122,12 +122,14 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
         const float step = static_cast<float>(step_factor(stack, setup.options));
-        for (int head = 0; head < stack.heads; head++)
+        for (int head = 0; head < stack.heads; ++head)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
                 const ParamStore& p = setup.params;
-                const int64_t begin = r.offset, grad = p.sums().layout().at(begin),
-                              master = p.masters().layout().at(begin), work = p.weights().layout().at(begin);
+                const int64_t begin = r.offset;
+                const int64_t grad = p.sums().layout().at(begin);
+                const int64_t master = p.masters().layout().at(begin);
+                const int64_t work = p.weights().layout().at(begin);
                 const std::vector<int64_t>& at = setup.at[row];
                 const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
                 const int64_t of_head = head * size;
@@ -147,7 +149,10 @@ class OrthogonalUpdater : public MatrixUpdater {
 public:
     explicit OrthogonalUpdater(const MatrixSetup& setup)
         : table_(setup.table), plan_(setup.plan), options_(setup.options), state_(setup.state) {
-        int64_t partials = 0, slices = 0, neurons = 0, scratch = 0;
+        int64_t partials = 0;
+        int64_t slices = 0;
+        int64_t neurons = 0;
+        int64_t scratch = 0;
         for (StackGroup& group : group_stacks(setup.plan, options_, &setup.ownership.placement())) {
             groups_.push_back(make_group(std::move(group), setup));
             const StackGroup& own = groups_.back().group;
@@ -183,7 +188,7 @@ public:
             std::vector<int> nonfinite(static_cast<size_t>(state.nonfinite.size()));
             download(nonfinite.data(), state.nonfinite.data(), std::ssize(nonfinite), context.stream);
             context.stream.synchronize();
-            for (size_t i = 0; i < nonfinite.size(); i++) {
+            for (size_t i = 0; i < nonfinite.size(); ++i) {
                 const Stack& stack = plan_.stacks[state.group.stacks[i / state.group.heads]];
                 CHECK(!nonfinite[i],
                       "the momentum of {} ({} stacked) is not finite: reduce the learning rate or resume from an "
@@ -204,7 +209,8 @@ private:
         const SliceLayout layout = group.unfolding.layout();
         const MatrixBatch batch = group.batch(count);
         const Stream& stream = context.stream;
-        const float mu = options_.momentum, margin = static_cast<float>(group.method.margin(batch.side()));
+        const float mu = options_.momentum;
+        const float margin = static_cast<float>(group.method.margin(batch.side()));
         T* Z = reinterpret_cast<T*>(scratch_.data());
         std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 

@@ -22,7 +22,8 @@ struct Scratch {
     int64_t bytes = 0;
 
     Scratch(void* memory, const OrthoMethod& method, const MatrixBatch& batch) {
-        const int64_t r = std::min(batch.rows, batch.cols), s = batch.side();
+        const int64_t r = std::min(batch.rows, batch.cols);
+        const int64_t s = batch.side();
         const int64_t square_size = batch.count * s * round_up(s, method.row_alignment());
         auto take = [&](int64_t elements, size_t element_bytes) -> void* {
             void* begin = memory ? static_cast<std::byte*>(memory) + bytes : nullptr;
@@ -35,7 +36,7 @@ struct Scratch {
             return;
         }
         Y = take(batch.size(), size_of(method.dtype));
-        for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); i++)
+        for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); ++i)
             square[i] = take(square_size, size_of(method.dtype));
         if (method.aol) scales = take_floats(batch.count * s);
     }
@@ -49,8 +50,9 @@ public:
         : batch_(batch), method_(method), context_(context), scratch_(scratch), X_(X), Y_(scratch.Y) {}
 
     void* standard() {
-        void *R = scratch_.square[0], *Z = scratch_.square[1];
-        for (int t = 0; t < method_.steps; t++) {
+        void* R = scratch_.square[0];
+        void* Z = scratch_.square[1];
+        for (int t = 0; t < method_.steps; ++t) {
             const NsTriple q = method_.step(t);
             gram(R);
             if (t == 0 && method_.aol) precondition(R);
@@ -64,7 +66,7 @@ public:
     void* gram_form() {
         auto [R, Z, Q, spare] = scratch_.square;
         int done = 0;  // steps accumulated in Q since X was last multiplied by it
-        for (int t = 0; t < method_.steps; t++) {
+        for (int t = 0; t < method_.steps; ++t) {
             const NsTriple q = method_.step(t);
             const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
@@ -178,7 +180,7 @@ void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Co
     // svd, not eigh of X X^T: squaring in float would lose the singular vectors below 3e-4 sigma_1. Rounding gives zero
     // singular values a size of about epsilon * sigma_1.
     const float tolerance = 0x1p-23f * std::sqrt(static_cast<float>(r));
-    for (int i = 0; i < batch.count; i++) {
+    for (int i = 0; i < batch.count; ++i) {
         float* x = X + i * batch.stride();
         context.linalg.svd(x, batch.rows, batch.cols, scratch.U, scratch.S, scratch.Vt);
         drop_null_directions(scratch.U, scratch.S, batch.rows, r, tolerance, context.stream);
@@ -226,11 +228,12 @@ bool restarts_after(DType dtype, int step) {
 }
 
 double ortho_flops(const OrthoMethod& method, int rows, int cols) {
-    const double s = std::min(rows, cols), l = std::max(rows, cols);
+    const double s = std::min(rows, cols);
+    const double l = std::max(rows, cols);
     if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
     if (method.form != NsForm::gram) return method.steps * (3 * l * s * s + s * s * s);
     double flops = 0;
-    for (int t = 0, length = 0; t < method.steps; t++) {
+    for (int t = 0, length = 0; t < method.steps; ++t) {
         ++length;  // of the segment since the last restart
         const bool last = t + 1 == method.steps || restarts_after(method.dtype, t + 1);
         flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it
@@ -243,7 +246,8 @@ double ortho_flops(const OrthoMethod& method, int rows, int cols) {
 NsForm resolve_form(NsForm requested, const OrthoMethod& method, int rows, int cols) {
     if (requested != NsForm::automatic) return requested;
     if (method.ortho == Ortho::svd) return NsForm::standard;
-    OrthoMethod standard = method, gram = method;
+    OrthoMethod standard = method;
+    OrthoMethod gram = method;
     standard.form = NsForm::standard;
     gram.form = NsForm::gram;
     return ortho_flops(gram, rows, cols) <= 0.9 * ortho_flops(standard, rows, cols) ? NsForm::gram : NsForm::standard;

@@ -9,7 +9,8 @@
 namespace teon {
 
 std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks) {
-    std::vector<int> order(cost.size()), owner(cost.size());
+    std::vector<int> order(cost.size());
+    std::vector<int> owner(cost.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return cost[a] > cost[b]; });
     std::vector<double> load(ranks, 0.0);
@@ -45,7 +46,7 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     constexpr int64_t bytes = sizeof(float);
     for (const Part& part : p.elements)
         p.state_bytes[part.root] += std::ssize(info.elements->state) * bytes * part.size;
-    for (size_t i = 0; i < plan.stacks.size(); i++) {
+    for (size_t i = 0; i < plan.stacks.size(); ++i) {
         const Stack& stack = plan.stacks[i];
         p.load[p.owner[i]] += stack.flops;
         p.state_bytes[p.owner[i]] += bytes * state_elements(table, stack, options);
@@ -58,7 +59,7 @@ Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const P
     : table_(table), placement_(placement), rows_(table.count()) {
     for (const ElementRun& run : element_runs(table, plan, options))
         for (int row : run.rows) rows_[row].begin = run.begin + table[row].offset - run.offset;
-    for (size_t i = 0; i < plan.stacks.size(); i++)
+    for (size_t i = 0; i < plan.stacks.size(); ++i)
         for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
 }
 
@@ -80,9 +81,11 @@ std::vector<Part> Ownership::parts(const std::vector<int>& rows) const {
             add(row, r.offset, r.size(), rows_[row].owner);
             continue;
         }
-        const int64_t begin = rows_[row].begin, end = begin + r.size();
+        const int64_t begin = rows_[row].begin;
+        const int64_t end = begin + r.size();
         for (const Part& part : placement_.elements) {
-            const int64_t from = std::max(begin, part.offset), to = std::min(end, part.offset + part.size);
+            const int64_t from = std::max(begin, part.offset);
+            const int64_t to = std::min(end, part.offset + part.size);
             if (from < to) add(row, r.offset + from - begin, to - from, part.root);
         }
     }
@@ -128,8 +131,10 @@ int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets) {
 
 StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) {
     // All other ranks send each element's gradient to its owner. The owner sends the new weight to all others.
-    const double share = static_cast<double>(ranks - 1) / ranks, all = share * static_cast<double>(table.size());
-    const double gradients = all * size_of(e.gradients), updated = all * size_of(e.weights);
+    const double share = static_cast<double>(ranks - 1) / ranks;
+    const double all = share * static_cast<double>(table.size());
+    const double gradients = all * size_of(e.gradients);
+    const double updated = all * size_of(e.weights);
     switch (e.sharding) {
         case Sharding::none:
             return {2 * gradients, 0};
@@ -145,7 +150,8 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) 
     const int L = static_cast<int>(rows_by_window(table).size()) - 1;
     double sent = 0;
     for (const ParamRow& row : table.rows()) {
-        const int l = window_layer(row), M = e.micro_steps;
+        const int l = window_layer(row);
+        const int M = e.micro_steps;
         const int times = l < 0 ? 1 : (l < 2 ? 1 : M) + (l >= L - 2 ? 0 : M);
         sent += share * times * static_cast<double>(row.size()) * size_of(e.weights);
     }

@@ -41,7 +41,8 @@ double lr_factor(const Schedule& s, int64_t step, int64_t total) {
     CHECK_USAGE(total > 0, "a schedule needs at least one step, found {}", total);
     CHECK(step >= 0, "schedule: step {} is negative", step);
 
-    const int64_t warmup = warmup_steps(s, total), begin = steps_before_decay(s, total);
+    const int64_t warmup = warmup_steps(s, total);
+    const int64_t begin = steps_before_decay(s, total);
     if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
     const auto fall = row_of(s.kind).fall;
     if (!fall || step < begin) return 1.0;

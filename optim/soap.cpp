@@ -36,7 +36,8 @@ std::vector<int> sides_with_basis(const Stack& stack, const OptimizerOptions& op
 }
 
 std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow& row) {
-    const int m = row.logical_rows, n = row.logical_cols;
+    const int m = row.logical_rows;
+    const int n = row.logical_cols;
     std::vector<StateShape> state = {{"m", m, n}, {"v", m, n}};
     if (has_basis(options, m)) state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}});
     if (has_basis(options, n)) state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}});
@@ -55,7 +56,8 @@ constexpr int kScratchMatrices = 3;
 // The intermediate matrices, the workspace of an eigendecomposition (LAPACK's ssyevd: 1 + 6n + 2n^2), and the product
 // and the arrays that order V.
 int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, const Placement*) {
-    int64_t elements = 0, work = 0;
+    int64_t elements = 0;
+    int64_t work = 0;
     for (const Stack& stack : plan.stacks) {
         elements = std::max(elements, int64_t{stack.m} * stack.n);
         for (const int64_t side : sides_with_basis(stack, options))
@@ -87,7 +89,8 @@ struct SoapMatrix {
 class SoapUpdater : public MatrixUpdater {
 public:
     explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
-        int64_t elements = 0, sides = 0;
+        int64_t elements = 0;
+        int64_t sides = 0;
         std::vector<int> rows;
         for (const Stack& stack : setup.plan.stacks)
             for (int i : stack.rows) {
@@ -133,7 +136,8 @@ private:
         const float* grad = params.sums().at<float>(x.row->offset);
         if (updates > 0) move_weights(x, params, grad, now, updates, context);
         // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
-        const int m = x.left.size, n = x.right.size;
+        const int m = x.left.size;
+        const int n = x.right.size;
         float* scaled = scratch_[0].data();
         zero(scaled, int64_t{m} * n, context.stream);
         soap_momentum(scaled, grad, m, n, x.row->cols, now.scale, 0.0f, context.stream);
@@ -166,9 +170,11 @@ private:
                       Context& context) {
         const ParamRow& row = *x.row;
         const OptimizerOptions& o = options_;
-        const int m = x.left.size, n = x.right.size;
+        const int m = x.left.size;
+        const int n = x.right.size;
         const Stream& stream = context.stream;
-        float *g = scratch_[0].data(), *moment = scratch_[1].data();
+        float* g = scratch_[0].data();
+        float* moment = scratch_[1].data();
         soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
         change_basis(g, mat(grad, row.cols), x, true, context);
         change_basis(moment, mat(x.m, n), x, true, context);
@@ -179,7 +185,8 @@ private:
         soap_direction(g, x.v, g, moment, null, m, n, now.scale, o.beta2, correction(o.beta1, updates),
                        correction(o.beta2, updates), o.eps, stream);
         change_basis(moment, mat(g, n), x, false, context);
-        const float lr = o.lr * now.lr_factor, decay = row.decay ? o.weight_decay : 0.0f;
+        const float lr = o.lr * now.lr_factor;
+        const float decay = row.decay ? o.weight_decay : 0.0f;
         soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
                    lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
     }
@@ -192,7 +199,8 @@ private:
     // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which
     // rows and columns share second moments.
     void read_null(SoapMatrix& x, const Stream& stream) {
-        const int m = x.left.size, n = x.right.size;
+        const int m = x.left.size;
+        const int n = x.right.size;
         std::vector<float> v(static_cast<size_t>(m) * n);
         download(v.data(), x.v, std::ssize(v), stream);
         stream.synchronize();
@@ -255,7 +263,8 @@ private:
 
     // out (dense) = B_L X B_R^T, or B_L^T X B_R if not `forward`. Uses the last of the scratch matrices.
     void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool forward, Context& context) {
-        const int m = x.left.size, n = x.right.size;
+        const int m = x.left.size;
+        const int n = x.right.size;
         Mat half = X;
         if (x.left.basis) {
             half = mat(x.right.basis ? scratch_[2].data() : out, n);
@@ -266,7 +275,7 @@ private:
             context.linalg.gemm(
                 {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
         } else if (!x.left.basis) {
-            for (int i = 0; i < m; i++)  // no basis: copy the rows of X, which has another stride
+            for (int i = 0; i < m; ++i)  // no basis: copy the rows of X, which has another stride
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }
     }

@@ -29,7 +29,7 @@ void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const Optim
                     .logical_m = first.logical_rows / heads,
                     .logical_n = first.logical_cols,
                     .heads = heads};
-        for (; begin < rows.size() && stack.K() < K; begin++) {
+        for (; begin < rows.size() && stack.K() < K; ++begin) {
             const ParamRow& row = table[rows[begin]];
             if (row.rows != first.rows || row.cols != first.cols) break;
             stack.rows.push_back(rows[begin]);
@@ -74,7 +74,7 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
     const MethodInfo& info = info_of(options.method);
     OptimizerPlan plan;
     std::map<Role, std::vector<int>> matrices;
-    for (int i = 0; i < table.count(); i++) {
+    for (int i = 0; i < table.count(); ++i) {
         if (info.matrices && is_hidden_matrix(table[i].role)) {
             matrices[table[i].role].push_back(i);
         } else {
@@ -99,7 +99,7 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
                                      const Placement* placement) {
     std::vector<StackGroup> groups;
     std::map<std::tuple<int, int, int, int, int, int, int, NsForm>, size_t> index;
-    for (size_t i = 0; i < plan.stacks.size(); i++) {
+    for (size_t i = 0; i < plan.stacks.size(); ++i) {
         const Stack& stack = plan.stacks[i];
         auto key = std::tuple(stack.m, stack.n, stack.logical_m, stack.logical_n, stack.K(), stack.mode, stack.heads,
                               stack.form);
@@ -180,7 +180,8 @@ Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
 }
 
 double step_factor(const Stack& stack, const OptimizerOptions& options) {
-    const double m = static_cast<double>(stack.logical_m) * stack.heads, n = stack.logical_n;
+    const double m = static_cast<double>(stack.logical_m) * stack.heads;
+    const double n = stack.logical_n;
     double factor = lr_scale_of(stack.role, options);
     if (options.update_rms > 0 && has_neuron_norm(options))
         return factor * options.update_rms;  // of a slice with rms 1
@@ -223,7 +224,7 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
             return std::tuple(s.role, s.m, s.n, s.K(), s.mode) ==
                    std::tuple(first.role, first.m, first.n, first.K(), first.mode);
         };
-        for (; end < plan.stacks.size() && alike(plan.stacks[end]); end++) flops += plan.stacks[end].flops;
+        for (; end < plan.stacks.size() && alike(plan.stacks[end]); ++end) flops += plan.stacks[end].flops;
         const Unfolding u(first.mode, first.m, first.n, first.K(), 1);
         const std::string method = info.matrices->describe(first, options);
         const std::string heads = first.heads > 1 ? fmt::format("{} x ", first.heads) : "";
@@ -237,11 +238,11 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
 
     std::vector<size_t> width(lines[0].size());
     for (auto& line : lines)
-        for (size_t c = 0; c < line.size(); c++) width[c] = std::max(width[c], line[c].size());
+        for (size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
     std::string text;
     if (!plan.stacks.empty()) {
         for (auto& line : lines) {
-            for (size_t c = 0; c < line.size(); c++) {
+            for (size_t c = 0; c < line.size(); ++c) {
                 const bool number = c == 2 || c == 3 || c == 6;
                 text += number ? fmt::format("{:>{}}", line[c], width[c]) : fmt::format("{:<{}}", line[c], width[c]);
                 text += c + 1 < line.size() ? "  " : "\n";

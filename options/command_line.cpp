@@ -40,7 +40,8 @@ namespace {
 std::vector<std::vector<std::string>> words_of(const OptionTable& table, int argc, const char* const* argv) {
     std::vector<std::vector<std::string>> words(table.rows.size());
     for (int i = 1; i < argc;) {
-        const std::string given = argv[i++], word = given == "-h" ? "--help" : given;
+        const std::string given = argv[i++];
+        const std::string word = given == "-h" ? "--help" : given;
         const size_t equals = word.find('=');
         const auto row = std::find_if(table.rows.begin(), table.rows.end(),
                                       [&](const OptionRow& r) { return r.flag == word.substr(0, equals); });
@@ -134,7 +135,8 @@ std::string help_text(const OptionTable& table, const ProgramText& program, bool
 }
 
 std::string bash_completion(const OptionTable& table, const std::string& program) {
-    std::string flags, cases;
+    std::string flags;
+    std::string cases;
     for (const OptionRow& row : table.rows) {
         flags += (flags.empty() ? "" : " ") + row.flag;
         if (row.type.find('|') != std::string::npos) {

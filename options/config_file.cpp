@@ -104,7 +104,8 @@ private:
         return word;
     }
     std::string escape() {
-        static constexpr std::string_view kNames = "\"\\bfnrt", kChars = "\"\\\b\f\n\r\t";
+        static constexpr std::string_view kNames = "\"\\bfnrt";
+        static constexpr std::string_view kChars = "\"\\\b\f\n\r\t";
         const char c = done() ? '\0' : next();
         if (const size_t i = kNames.find(c); i != std::string_view::npos) return std::string(1, kChars[i]);
         require(c == 'u' || c == 'U', "an unknown escape in a string; a backslash itself is \\\\");

@@ -27,7 +27,8 @@ std::optional<double> parse_duration(std::string_view text) {
         char name;
         double seconds;
     };
-    double total = 0, last = INFINITY;
+    double total = 0;
+    double last = INFINITY;
     do {
         int64_t count = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);

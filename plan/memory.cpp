@@ -16,7 +16,8 @@ namespace {
 
 // Returns the elements of the largest gradient that one product writes: of a matrix, or of several joined ones.
 int64_t largest_gradient(const ParamTable& params) {
-    int64_t largest = 0, joined = 0;
+    int64_t largest = 0;
+    int64_t joined = 0;
     for (const ParamRow& row : params.rows()) {
         joined = row.joined ? joined + row.size() : row.size();
         largest = std::max(largest, joined);

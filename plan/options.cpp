@@ -432,7 +432,8 @@ void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given
     const auto was = [&](const char* flag, auto now) {
         return value_named<decltype(now)>(of_run(flag, std::string(name_of(now)))).value_or(now);
     };
-    const MethodInfo &method = info_of(opt.method), &before = info_of(was("--optimizer", opt.method));
+    const MethodInfo& method = info_of(opt.method);
+    const MethodInfo& before = info_of(was("--optimizer", opt.method));
     if (follows("--lr", before.lr)) opt.lr = method.lr;
     if (follows("--beta1", before.beta1)) opt.beta1 = method.beta1;
     if (follows("--beta2", before.beta2)) opt.beta2 = method.beta2;

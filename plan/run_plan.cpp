@@ -128,7 +128,8 @@ int64_t default_batch_tokens(const RunPlan& p) {
     double tokens = tokens_to_divide(p) / kStepsOfEpoch;
     if (!p.is_gpu)
         tokens = std::min(tokens, p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len));
-    const int64_t unit = batch_unit(p), most = std::max<int64_t>(1, kMaxBatchTokens / unit);
+    const int64_t unit = batch_unit(p);
+    const int64_t most = std::max<int64_t>(1, kMaxBatchTokens / unit);
     const double units = tokens / static_cast<double>(unit);
     return units < static_cast<double>(most) ? std::max<int64_t>(1, rounded_down(static_cast<int64_t>(units))) * unit
                                              : most * unit;
@@ -136,7 +137,8 @@ int64_t default_batch_tokens(const RunPlan& p) {
 
 void check_shares(const RunPlan& p) {
     const Options& o = p.options;
-    const int64_t sequences = o.batch_tokens / o.seq_len, each = std::max(1, o.micro_batch) * int64_t{p.ranks};
+    const int64_t sequences = o.batch_tokens / o.seq_len;
+    const int64_t each = std::max(1, o.micro_batch) * int64_t{p.ranks};
     CHECK_USAGE(sequences % each == 0,
                 "--batch-tokens {}: its {} sequences are no multiple of {} ranks{}; {} tokens would be", o.batch_tokens,
                 sequences, p.ranks, o.micro_batch > 0 ? fmt::format(" x --micro-batch {}", o.micro_batch) : "",
@@ -208,7 +210,8 @@ void plan_batch(RunPlan& p) {
     } else if (o.batch_tokens % o.seq_len != 0) {
         CHECK_USAGE(o.batch_tokens > o.seq_len, "--batch-tokens {}: less than one sequence of --seq-len {}",
                     o.batch_tokens, o.seq_len);
-        const int64_t given = o.batch_tokens, unit = given > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
+        const int64_t given = o.batch_tokens;
+        const int64_t unit = given > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
         o.batch_tokens = given / unit * unit;
         p.notes.emplace_back("note", fmt::format("--batch-tokens {} is rounded down to {}, whole sequences of {}",
                                                  given, o.batch_tokens, o.seq_len));

@@ -41,7 +41,8 @@ double products_seconds(const RunPlan& p, const GpuRates& gpu) {
 
 // Returns the time of attention: two products forward and five backward, of which the causal mask leaves half.
 double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
-    const double T = run.T, flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
+    const double T = run.T;
+    const double flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
     return flops / (gpu.attention * T / (T + gpu.half_T));
 }
 
@@ -87,7 +88,8 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     // The gradient is read for the norm and for the update; masters and state are read and written; bf16 weights are
     // written. Newton-Schulz counts on the rank with the most work.
     const bool divided = p.sharding != Sharding::none && p.ranks > 1;
-    double flops = 0, side = 1;
+    double flops = 0;
+    double side = 1;
     for (size_t i = 0; i < p.optimizer_plan.stacks.size(); ++i) {
         const Stack& stack = p.optimizer_plan.stacks[i];
         if (!divided) flops += stack.flops;
@@ -104,17 +106,20 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     if (p.options.offload.optimizer) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
     // A block's activations are copied while other blocks compute. The first and the last block of a pass hide nothing.
     t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
-    const double computes = t.products + t.attention + t.passes, hidden = std::max(0.0, 1 - 2.0 / p.config.L);
+    const double computes = t.products + t.attention + t.passes;
+    const double hidden = std::max(0.0, 1 - 2.0 / p.config.L);
     for (const double pass : {computes / 3, computes * 2 / 3 + t.recomputation})
         t.copies += std::max(0.0, t.copies_each_way - hidden * pass);
     if (p.ranks == 1) return t;
 
     // Parameters outside of the layers' windows are sent when nothing is left to compute, and so are new weights that
     // the ranks keep. Computation hides the rest: the backward pass is two thirds of a micro-batch.
-    const double share = static_cast<double>(p.ranks - 1) / p.ranks, s = size_of(p.run.dtype);
+    const double share = static_cast<double>(p.ranks - 1) / p.ranks;
+    const double s = size_of(p.run.dtype);
     const Exchange exchange = exchange_of(p);
     const StepTraffic sent = step_traffic(p.params, p.ranks, exchange);
-    const bool each = p.sharding >= Sharding::gradients, all = p.sharding == Sharding::all;
+    const bool each = p.sharding >= Sharding::gradients;
+    const bool all = p.sharding == Sharding::all;
     double outside = 0;
     for (const ParamRow& row : p.params.rows())
         if (window_layer(row) < 0) outside += share * static_cast<double>(row.size());
@@ -143,7 +148,8 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     line("offloaded state over PCIe", t.pcie);
     if (!known) {
         line("activations over PCIe, each way", t.copies_each_way);
-        const double pcie = t.pcie + 2 * t.copies_each_way, tokens = static_cast<double>(p.options.batch_tokens);
+        const double pcie = t.pcie + 2 * t.copies_each_way;
+        const double tokens = static_cast<double>(p.options.batch_tokens);
         return out + (pcie > 0 ? fmt::format("  PCIe allows at most {} tokens/s\n", count_text(tokens / pcie)) : "");
     }
     if (t.copies_each_way > 0)
@@ -156,7 +162,8 @@ std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     if (p.ranks > 1)
         line(fmt::format("exchange, {:g} GB/s, not hidden", 1e-9 * link_rate(gpu.rates, p.ranks, p.options.bandwidth)),
              t.exchange);
-    const double total = t.total(), wide = std::exp(gpu.spread);
+    const double total = t.total();
+    const double wide = std::exp(gpu.spread);
     const double tokens = static_cast<double>(p.options.batch_tokens) / total;
     const std::string step =
         fmt::format("step {:.1f} ms ({:.1f} to {:.1f}), {} tokens/s ({} to {}){}", 1e3 * total, 1e3 * total / wide,

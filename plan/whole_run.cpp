@@ -26,7 +26,8 @@ std::string time_text(const RunPlan& p, const KnownGpu* gpu) {
     if (!gpu) return "not predicted without --plan-for; --steps 20 measures tokens/s";
     if (!predicts_step_time(p)) return "not predicted: only for --dtype bf16 with flash attention";
     if (p.steps == 0) return "unknown until --tokens, --steps or the data give the length";
-    const double steps = static_cast<double>(p.steps) + evaluation_steps(p), wide = std::exp(gpu->spread);
+    const double steps = static_cast<double>(p.steps) + evaluation_steps(p);
+    const double wide = std::exp(gpu->spread);
     const double hours = steps * step_time(p, gpu->rates).total() / 3600;
     std::string text =
         fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide, p.ranks, gpu->name);
@@ -54,7 +55,8 @@ std::string data_text(const RunPlan& p) {
 
 int64_t most_checkpoints(const RunPlan& p) {
     const Options& o = p.options;
-    const int64_t every = o.checkpoint_every, steps = std::max<int64_t>(p.steps, 1);
+    const int64_t every = o.checkpoint_every;
+    const int64_t steps = std::max<int64_t>(p.steps, 1);
     const int64_t by_step = every > 0 ? (steps + every - 1) / every : 1;  // the end has one, too
     if (o.keep_last == 0 || by_step <= o.keep_last)
         return by_step + (o.checkpoint_minutes > 0);  // one by the clock stays until the next is written
@@ -81,7 +83,8 @@ std::string whole_run_table(const RunPlan& p, const KnownGpu* gpu) {
         line("speed", fmt::format("{} tokens/s, {:.1f}% MFU", count_text(speed), 100 * share));
     }
     line("data", data_text(p));
-    const int64_t each = checkpoint_bytes(p), count = most_checkpoints(p);
+    const int64_t each = checkpoint_bytes(p);
+    const int64_t count = most_checkpoints(p);
     line("checkpoints",
          fmt::format("at most {} x {} = {} on disk", count, bytes_on_disk(each), bytes_on_disk(count * each)));
     return out;

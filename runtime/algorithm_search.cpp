@@ -30,9 +30,10 @@ void AlgorithmSearch::report(const AlgorithmChoice& choice) const {
 
 double AlgorithmSearch::milliseconds(const std::function<void()>& run) const {
     constexpr int runs = 5;
-    Event from, to;
+    Event from;
+    Event to;
     from.record(stream_);
-    for (int k = 0; k < runs; k++) run();
+    for (int k = 0; k < runs; ++k) run();
     to.record(stream_);
     to.synchronize();
     return Event::milliseconds(from, to) / runs;

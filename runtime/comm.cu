@@ -28,7 +28,7 @@ namespace teon {
 std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
     std::vector<Part> parts;
     int64_t begin = 0;
-    for (int rank = 0; rank < ranks; rank++) {
+    for (int rank = 0; rank < ranks; ++rank) {
         const int64_t even = n / ranks * (rank + 1) + n % ranks * (rank + 1) / ranks;  // n * (rank + 1) may overflow
         const int64_t end = rank + 1 == ranks ? n : even / align * align;
         parts.push_back({begin, end - begin, rank});
@@ -350,7 +350,7 @@ void Comm::all_gather(void* out, const void* in, int64_t n_each, DType dtype, co
     std::byte* own = static_cast<std::byte*>(out) + bytes * rank();
     if (own != in) copy_bytes(own, in, bytes, stream);
     std::vector<Part> parts;
-    for (int r = 0; r < size(); r++) parts.push_back({r * n_each, n_each, r});
+    for (int r = 0; r < size(); ++r) parts.push_back({r * n_each, n_each, r});
     broadcast(out, dtype, parts, stream);
 }
 

@@ -89,7 +89,8 @@ void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) 
     check_finite("svd", A, int64_t{m} * n);
     cusolverDnHandle_t solver = handle("svd");
     bool tall = m > n;
-    int rows = std::max(m, n), columns = std::min(m, n);
+    int rows = std::max(m, n);
+    int columns = std::min(m, n);
     float* turned = tall ? resized(turned_, int64_t{m} * n) : A;
     float* left = tall ? resized(left_, int64_t{m} * n) : Vt;
     float* right = tall ? resized(right_, int64_t{n} * n) : U;

@@ -70,7 +70,8 @@ size_t device_bytes_peak() { return bytes_peak; }
 // Not ordered with the legacy default stream, which nothing here uses.
 Stream::Stream(bool urgent) {
     cudaStream_t stream = nullptr;
-    int least = 0, greatest = 0;
+    int least = 0;
+    int greatest = 0;
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
     check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
                "making a stream");
@@ -145,7 +146,8 @@ void* device_allocate(size_t bytes) {
         check_cuda(status, "allocating device memory");  // throws if earlier work has failed
     } else {
         (void)cudaGetLastError();
-        size_t free_bytes = 0, total = 0;
+        size_t free_bytes = 0;
+        size_t total = 0;
         (void)cudaMemGetInfo(&free_bytes, &total);
         throw OutOfMemory(fmt::format("out of device memory: {} bytes wanted, {} of {} free, {} in use by this program",
                                       bytes, free_bytes, total, bytes_in_use.load()));
@@ -178,7 +180,8 @@ void pinned_free(void* p, size_t) noexcept { cudaFreeHost(p); }
 
 // With unified addressing, as on every 64-bit system, mapped memory has the same address on the device and the host.
 void* mapped_allocate(size_t bytes) {
-    void *p = nullptr, *device = nullptr;
+    void* p = nullptr;
+    void* device = nullptr;
     check_pinned(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), bytes);
     const cudaError_t status = cudaHostGetDevicePointer(&device, p, 0);
     if (status == cudaSuccess && device == p) return p;

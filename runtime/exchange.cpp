@@ -27,7 +27,10 @@ bool meets_through_mpi(const Launch& l) { return l.mpi || on_cpus(); }
 std::string broadcast_over_mpi(const Launch& l, std::string payload) {
     CHECK_USAGE(l.mpi, "{} started {} ranks, but ranks on CPUs are MPI's: start them with mpirun, or srun --mpi=pmix",
                 l.by, l.size);
-    int initialized = 0, provided = MPI_THREAD_SERIALIZED, size = 1, rank = 0;
+    int initialized = 0;
+    int provided = MPI_THREAD_SERIALIZED;
+    int size = 1;
+    int rank = 0;
     MPI_Initialized(&initialized);
     if (!initialized) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
     CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI does not allow threads (MPI_THREAD_SERIALIZED)");

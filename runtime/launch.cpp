@@ -99,7 +99,8 @@ void set_device_of(const Launch& launch) {
 }
 
 std::string first_host(const std::string& nodes) {
-    const size_t bracket = nodes.find('['), comma = nodes.find(',');
+    const size_t bracket = nodes.find('[');
+    const size_t comma = nodes.find(',');
     if (bracket == std::string::npos || comma < bracket) return nodes.substr(0, comma);
     const size_t end = nodes.find_first_of(",-]", bracket);
     const size_t close = nodes.find(']', bracket);

@@ -68,7 +68,8 @@ void Linalg::Impl::multiply(const LtCall& c) {
 void Linalg::Impl::multiply_plainly(const LtCall& c) {
     const Gemm& g = c.g;
     auto tiles = [](int n) { return static_cast<unsigned>(ceil_div(n, kPlainTile)); };
-    const dim3 grid(tiles(g.N), tiles(g.M), static_cast<unsigned>(c.count)), block(kPlainTile, kPlainTile);
+    const dim3 grid(tiles(g.N), tiles(g.M), static_cast<unsigned>(c.count));
+    const dim3 block(kPlainTile, kPlainTile);
     CHECK(
         grid.y <= 65535 && grid.z <= 65535,
         "gemm: cuBLASLt refuses {}, and so many are beyond our own kernel; make sizes, strides and addresses multiples "
@@ -91,14 +92,15 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     auto merges = [&](const Mat* x) { return x->stride_outer == g.batch_inner * x->stride_inner; };
     Gemm one = g;
     Mat add = addend;
-    int count = g.batch_inner, calls = g.batch_outer;
+    int count = g.batch_inner;
+    int calls = g.batch_outer;
     if (std::all_of(std::begin(mats), std::end(mats), merges)) {
         count *= calls, calls = 1;
     } else if (calls > count) {
         std::swap(count, calls);
         for (Mat* x : {&one.A, &one.B, &one.C, &add}) std::swap(x->stride_inner, x->stride_outer);
     }
-    for (int i = 0; i < calls; i++) {
+    for (int i = 0; i < calls; ++i) {
         Gemm call = one;
         call.A = shifted(one.A, i * one.A.stride_outer), call.B = shifted(one.B, i * one.B.stride_outer);
         call.C = shifted(one.C, i * one.C.stride_outer);
@@ -167,7 +169,7 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
     CHECK(g.batch_inner <= 65535 && tiles <= 65535, "gemm: a symmetric batch of {} x {} matrices of {} rows",
           g.batch_outer, g.batch_inner, g.M);
     with_elements(g.C, [&]<typename T>(T* c) {
-        for (int i = 0; i < g.batch_outer; i++) {
+        for (int i = 0; i < g.batch_outer; ++i) {
             launch<mirror_kernel<T>>({dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kTileRows)},
                                      stream, c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
         }
@@ -196,7 +198,8 @@ void Linalg::Impl::reduce_bias(const Gemm& g) {
     int parts = std::min(most, ceil_div(g.K, kBiasRows));
     const int per_part = ceil_div(g.K, parts);
     parts = ceil_div(g.K, per_part);
-    const int64_t step_j = g.trans_a ? 1 : g.A.ld, step_k = g.trans_a ? g.A.ld : 1;
+    const int64_t step_j = g.trans_a ? 1 : g.A.ld;
+    const int64_t step_k = g.trans_a ? g.A.ld : 1;
     auto blocks = [&](int width) { return ceil_div(g.M, kBiasBlock * width); };
     with_elements(g.A, [&]<typename T>(T* a) {
         auto sum = [&]<int W>(std::integral_constant<int, W>) {

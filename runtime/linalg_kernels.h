@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kBiasBlock)
     const int part = static_cast<int>(blockIdx.y), begin = part * per_part, past = begin + per_part,
               end = past < K ? past : K;
     Vec<float, W> sum = {};
-    for (int k = begin; k < end; k++) {
+    for (int k = begin; k < end; ++k) {
         const Vec<T, W> x = load_vec<W>(A + j * step_j + k * step_k);
         FOR_VEC(i, W) sum[i] += static_cast<float>(x[i]);
     }
-    for (int i = 0; i < W; i++) partial[int64_t{part} * M + j + i] = sum[i];
+    for (int i = 0; i < W; ++i) partial[int64_t{part} * M + j + i] = sum[i];
 }
 
 // bias[j] = beta * bias[j] + the sum of partial[part * M + j] over the parts.
@@ -50,11 +50,11 @@ __global__ void __launch_bounds__(kBiasBlock)
     const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
     if (j >= M) return;
     Vec<float, W> sum = {};
-    for (int part = 0; part < parts; part++) {
+    for (int part = 0; part < parts; ++part) {
         const Vec<float, W> x = load_vec<W>(partial + int64_t{part} * M + j);
         FOR_VEC(i, W) sum[i] += x[i];
     }
-    for (int i = 0; i < W; i++) bias[j + i] = beta == 0.0f ? sum[i] : fmaf(beta, bias[j + i], sum[i]);
+    for (int i = 0; i < W; ++i) bias[j + i] = beta == 0.0f ? sum[i] : fmaf(beta, bias[j + i], sum[i]);
 }
 
 // c = alpha op(A) op(B) + beta addend + bias, in tiles through shared memory; blockIdx.z is the index of the matrix in
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
         b[bk * (kPlainTile + 1) + bj] =
             in_b ? static_cast<float>(p.trans_b ? B[j * p.B.ld + k0 + bk] : B[(k0 + bk) * p.B.ld + j]) : 0.0f;
         __syncthreads();
-        for (int k = 0; k < kPlainTile; k++) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
+        for (int k = 0; k < kPlainTile; ++k) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
         __syncthreads();
     }
     const int64_t i = row0 + y, j = column0 + x;

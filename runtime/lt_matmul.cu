@@ -213,7 +213,7 @@ std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
 // Called once per kind of call, because its plan is none from now on.
 std::nullopt_t LtMatmul::Impl::refused(const LtCall& c) {
     CHECK(!is_fp8(c.g.A.dtype), "gemm: cuBLASLt refuses {}; use --matmul-dtype same", text_of(c));
-    refused_kinds++;
+    ++refused_kinds;
     print_error(fmt::format("warning: cuBLASLt refuses {}: a slower kernel computes them\n", text_of(c)));
     return std::nullopt;
 }
@@ -282,7 +282,7 @@ AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cu
     const Buffer<std::byte> memory(adds ? elements * size_of(C.dtype) : 0);
     void* const result = adds ? memory.data() : C.data;
     AlgorithmChoice best;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; ++i) {
         if (run(c, p, found[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
         const double ms =
             search.milliseconds([&] { check_blas(run(c, p, found[i].algo, result), "trying an algorithm"); });

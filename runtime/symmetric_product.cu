@@ -41,7 +41,9 @@ struct ResultTile {
     // Returns elements [32 i + 8 (l % 4), + 8) of column 8 c + l / 4, for lane l. The rows of the four matrices of
     // ldmatrix are distributed so that each lane receives elements that are contiguous in the transposed tile.
     __device__ __forceinline__ Vec<uint32_t, 4> mirrored(int i, int c) const {
-        const int lane = lane_of_thread(), matrix = lane / 8, row = lane % 8;
+        const int lane = lane_of_thread();
+        const int matrix = lane / 8;
+        const int row = lane % 8;
         uint32_t r[4];
         ldmatrix_x4_trans(r, SharedAddress(chunk(32 * i + row / 2 * 8 + matrix * 2 + row % 2, c)));
         return {{r[0], r[1], r[2], r[3]}};
@@ -61,13 +63,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     DYN_SHARED(T, shared);
     auto left = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
     auto right = [&](int stage) { return Slice{shared + (2 * stage + 1) * kSlice}; };
-    const int thread = static_cast<int>(threadIdx.x), warp = warp_of_thread(), lane = lane_of_thread();
-    int down = 0, across = static_cast<int>(blockIdx.x);  // tiles are counted row by row, up to the diagonal
+    const int thread = static_cast<int>(threadIdx.x);
+    const int warp = warp_of_thread();
+    const int lane = lane_of_thread();
+    int down = 0;
+    int across = static_cast<int>(blockIdx.x);  // tiles are counted row by row, up to the diagonal
     while (across > down) across -= ++down;
-    const int row0 = down * kSide, column0 = across * kSide;
-    const int rows = p.side - row0, columns = p.side - column0;
+    const int row0 = down * kSide;
+    const int column0 = across * kSide;
+    const int rows = p.side - row0;
+    const int columns = p.side - column0;
 
-    const int64_t a0 = COLUMNS ? row0 : row0 * p.lda, b0 = COLUMNS ? column0 : column0 * p.ldb;
+    const int64_t a0 = COLUMNS ? row0 : row0 * p.lda;
+    const int64_t b0 = COLUMNS ? column0 : column0 * p.ldb;
     const T* a = Slice::first_chunk(p.A + blockIdx.y * p.stride_a + a0, p.lda);
     const T* b = Slice::first_chunk(p.B + blockIdx.y * p.stride_b + b0, p.ldb);
     auto fetch = [&](int k, int stage) {
@@ -78,8 +86,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         b += COLUMNS ? kDepth * p.ldb : kDepth;
     };
 
-    constexpr int M = kWarpSide / 16, N = kWarpSide / 8;
-    const int warp_row = warp / 2 * kWarpSide, warp_column = warp % 2 * kWarpSide;
+    constexpr int M = kWarpSide / 16;
+    constexpr int N = kWarpSide / 8;
+    const int warp_row = warp / 2 * kWarpSide;
+    const int warp_column = warp % 2 * kWarpSide;
     float sum[M][N][4] = {};
     fetch(0, 0);
     finish_copies();
@@ -109,20 +119,22 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     if (p.beta != 0.0f) {
         const T* addend = p.addend + blockIdx.y * p.stride_addend + row0 * p.ld_addend + column0;
         for (int i = thread; i < kSide * kChunks; i += kThreads) {
-            const int row = i / kChunks, c = i % kChunks;
+            const int row = i / kChunks;
+            const int c = i % kChunks;
             cp_async<16>(tile.chunk(row, c), addend + row * p.ld_addend + 8 * c, row < rows && 8 * c < columns);
         }
         finish_copies();
     }
     // Each thread reads and writes only its own elements.
 #pragma unroll
-    for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
+        for (int n = 0; n < N; ++n) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < 2; ++half) {
                 T* pair = tile.chunk(warp_row + 16 * m + 8 * half + lane / 4, warp_column / 8 + n) + lane % 4 * 2;
-                float low = p.alpha * sum[m][n][2 * half], high = p.alpha * sum[m][n][2 * half + 1];
+                float low = p.alpha * sum[m][n][2 * half];
+                float high = p.alpha * sum[m][n][2 * half + 1];
                 if (p.beta != 0.0f) {
                     const Vec<T, 2> add = load_vec<2>(pair);
                     low = fmaf(p.beta, static_cast<float>(add[0]), low);
@@ -137,13 +149,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     T* C = p.C + blockIdx.y * p.stride_c;
     const bool diagonal = down == across;
     for (int i = thread; i < kSide * kChunks && !diagonal; i += kThreads) {
-        const int row = i / kChunks, c = i % kChunks;
+        const int row = i / kChunks;
+        const int c = i % kChunks;
         if (row < rows && 8 * c < columns) store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c, tile.bits(row, c));
     }
     for (int i = warp; i < kChunks * kSide / 32; i += kThreads / 32) {
-        const int c = i / (kSide / 32), part = i % (kSide / 32);
+        const int c = i / (kSide / 32);
+        const int part = i % (kSide / 32);
         Vec<uint32_t, 4> bits = tile.mirrored(part, c);
-        const int row = 8 * c + lane / 4, column = 32 * part + lane % 4 * 8;
+        const int row = 8 * c + lane / 4;
+        const int column = 32 * part + lane % 4 * 8;
         if (diagonal) {  // sums above it may be rounded differently: that half is mirrored
             const Vec<uint32_t, 4> below = tile.bits(row, column / 8);
             FOR_VEC(j, 4) {
@@ -183,7 +198,8 @@ bool symmetric_product_supports(const Gemm& g, const Mat& addend) {
         return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.ld % 8 == 0 &&
                (g.batch_inner == 1 || x.stride_inner % 8 == 0);
     };
-    const bool one_transposed = g.trans_a != g.trans_b, whole_chunks = g.M % 8 == 0 && (g.trans_a || g.K % 8 == 0);
+    const bool one_transposed = g.trans_a != g.trans_b;
+    const bool whole_chunks = g.M % 8 == 0 && (g.trans_a || g.K % 8 == 0);
     return g.symmetric && size_of(g.A.dtype) == 2 && g.C.dtype == g.A.dtype && one_transposed && whole_chunks &&
            g.batch_outer == 1 && g.batch_inner <= 65535 && in_chunks(g.A) && in_chunks(g.B) && in_chunks(g.C) &&
            (g.beta == 0.0f || in_chunks(addend));

@@ -123,8 +123,8 @@ void ldmatrix(uint32_t (&r)[4], SharedAddress row, const Site& site) {
     warp_collective(
         0xffffffffu, lane,
         [](unsigned, Deposits<LdmatrixLane> lanes) {
-            for (int matrix = 0; matrix < 4; matrix++) {
-                for (int l = 0; l < 32; l++) {
+            for (int matrix = 0; matrix < 4; ++matrix) {
+                for (int l = 0; l < 32; ++l) {
                     const int g = l / 4, c = 2 * (l % 4);
                     auto element = [&](int i, int j) { return uint32_t{lanes[8 * matrix + i].row[j].bits}; };
                     lanes[l].r[matrix] =
@@ -170,7 +170,7 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
             };
             auto low = [&](uint32_t x) { return element(x); };
             auto high = [&](uint32_t x) { return element(x >> 16); };
-            for (int l = 0; l < 32; l++) {
+            for (int l = 0; l < 32; ++l) {
                 const int g = l / 4, c = 2 * (l % 4);
                 const simt::MmaLane& lane = lanes[l];
                 for (int half : {0, 1}) {
@@ -184,14 +184,14 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
                     D[g + 8 * half][c + 1] = lane.d[2 * half + 1];
                 }
             }
-            for (int i = 0; i < 16; i++) {
-                for (int k = 0; k < 16; k++) {
-                    for (int j = 0; j < 8; j++) D[i][j] += A[i][k] * B[k][j];
+            for (int i = 0; i < 16; ++i) {
+                for (int k = 0; k < 16; ++k) {
+                    for (int j = 0; j < 8; ++j) D[i][j] += A[i][k] * B[k][j];
                 }
             }
-            for (int l = 0; l < 32; l++) {
+            for (int l = 0; l < 32; ++l) {
                 const int g = l / 4, c = 2 * (l % 4);
-                for (int i = 0; i < 4; i++) lanes[l].d[i] = D[g + i / 2 * 8][c + i % 2];
+                for (int i = 0; i < 4; ++i) lanes[l].d[i] = D[g + i / 2 * 8][c + i % 2];
             }
         },
         site);

@@ -86,11 +86,11 @@ struct TensorTile {
         const int lane = lane_of_thread();
         __syncwarp();
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int m = 0; m < M; ++m) {
 #pragma unroll
-            for (int n = 0; n < kChunks; n++) {
+            for (int n = 0; n < kChunks; ++n) {
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
+                for (int half = 0; half < 2; ++half) {
                     auto* pair = reinterpret_cast<uint32_t*>(chunk(16 * m + 8 * half + lane / 4, n)) + lane % 4;
                     *pair = pack<T>(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
                 }
@@ -98,7 +98,7 @@ struct TensorTile {
         }
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 16 * M * kChunks / 32; i++) {
+        for (int i = 0; i < 16 * M * kChunks / 32; ++i) {
             const int r = i * (32 / kChunks) + lane / kChunks, c = lane % kChunks;
             if (r < rows) store_vec(global + r * stride + c * 8, load_vec<8>(chunk(r, c)));
         }
@@ -111,16 +111,16 @@ struct TensorTile {
 template <int M, int N, int K, int UNROLL = (K < 4 ? K : 4), typename T = bf16, typename A, typename B>
 __device__ __forceinline__ void tile_multiply(float (&sum)[M][N][4], A a, B b) {
 #pragma unroll UNROLL
-    for (int k = 0; k < K; k++) {
+    for (int k = 0; k < K; ++k) {
         uint32_t left[M][4];
 #pragma unroll
-        for (int m = 0; m < M; m++) a(left[m], m, k);
+        for (int m = 0; m < M; ++m) a(left[m], m, k);
 #pragma unroll
-        for (int n = 0; n < N / 2; n++) {
+        for (int n = 0; n < N / 2; ++n) {
             uint32_t right[4];
             b(right, n, k);
 #pragma unroll
-            for (int m = 0; m < M; m++) {
+            for (int m = 0; m < M; ++m) {
                 mma_m16n8k16<T>(sum[m][2 * n], left[m], right[0], right[1]);
                 mma_m16n8k16<T>(sum[m][2 * n + 1], left[m], right[2], right[3]);
             }

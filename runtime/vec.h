@@ -34,9 +34,9 @@ struct alignas(sizeof(T) * N) Vec {
 // loop, which g++ turns into vector instructions; if it were unrolled early, g++ would vectorize the surrounding loop
 // instead, by transposing.
 #if defined(__CUDACC__)
-#define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); k++)
+#define FOR_VEC(k, N) _Pragma("unroll") for (int k = 0; k < (N); ++k)
 #else
-#define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); k++)
+#define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); ++k)
 #endif
 
 template <int N, typename T>

@@ -25,14 +25,17 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
     int number = 0;
     for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
         end = std::min(text.find('\n', begin), text.size());
-        const std::string name = fmt::format("{}: line {}", path_, ++number), line = text.substr(begin, end - begin);
+        const std::string name = fmt::format("{}: line {}", path_, ++number);
+        const std::string line = text.substr(begin, end - begin);
         const nlohmann::json choice = parse_json(line, name);
         auto field = [&](const char* what) {
             CHECK_USAGE(choice.contains(what), "{} has no \"{}\"; remove the line, and its product is searched again",
                         name, what);
             return json_value<std::string>(choice[what], fmt::format("{}: \"{}\"", name, what));
         };
-        const std::string of_device = field("device"), of_library = field("library"), product = field("product");
+        const std::string of_device = field("device");
+        const std::string of_library = field("library");
+        const std::string product = field("product");
         const std::string algorithm = field("algorithm");
         lines_[key(of_device, of_library, product)] = line;
         if (of_device == device_ && of_library == library_) known_[product] = algorithm;

@@ -15,8 +15,8 @@ Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token,
 
 void Console::step(const StepMetrics& m) {
     smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
-    const std::string speed = count_text(m.tokens_per_s),
-                      left = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
+    const std::string speed = count_text(m.tokens_per_s);
+    const std::string left = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
     const bool due = m.step % log_every_ == 0 || m.step == total_;
     if (m.skip != 0 || (due && !live_.active())) {
         std::string mfu;
@@ -48,7 +48,8 @@ void Console::note(const std::string& text) {
 
 std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
     const double n = static_cast<double>(steps);
-    double inside = 0, rest = 0;
+    double inside = 0;
+    double rest = 0;
     for (const Profile::Row& row : profile.rows) inside += row.ms;
     std::string table = fmt::format("{:>7} {:>10} {:>11} {:>9}\n", "share", "ms/step", "calls/step", "GFLOP/s");
     auto line = [&](double ms, const std::string& calls, const std::string& speed, const std::string& what) {

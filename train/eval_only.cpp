@@ -30,8 +30,9 @@ std::vector<double> ending_losses(Model& model, const std::vector<Row>& rows, Co
     for (const Row& row : rows) longest = std::max(longest, row.tokens.size());
     const int T = static_cast<int>(longest) - 1;
     const int64_t n = static_cast<int64_t>(B) * T;
-    std::vector<int> tokens(static_cast<size_t>(n), 0), targets(static_cast<size_t>(n), -1),
-        positions(static_cast<size_t>(n));
+    std::vector<int> tokens(static_cast<size_t>(n), 0);
+    std::vector<int> targets(static_cast<size_t>(n), -1);
+    std::vector<int> positions(static_cast<size_t>(n));
     for (int b = 0; b < B; ++b) {
         const std::vector<int>& row = rows[static_cast<size_t>(b)].tokens;
         for (int t = 0; t < T; ++t) {
@@ -115,8 +116,8 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
         for (const std::vector<int>& ending : example.endings) {
             CHECK(static_cast<int>(ending.size()) <= run.T, "an ending of {} tokens does not fit the context of {}",
                   ending.size(), run.T);
-            const size_t room = static_cast<size_t>(run.T) + 1 - ending.size(),
-                         kept = std::min(room, example.context.size());
+            const size_t room = static_cast<size_t>(run.T) + 1 - ending.size();
+            const size_t kept = std::min(room, example.context.size());
             shortened |= kept < example.context.size();
             Row row{{example.context.end() - static_cast<int64_t>(kept), example.context.end()},
                     static_cast<int>(kept)};
@@ -130,7 +131,8 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
 
     const double* loss = losses.data();
     for (const MultipleChoice& example : examples) {
-        std::vector<double> sums(loss, loss + example.endings.size()), means = sums;
+        std::vector<double> sums(loss, loss + example.endings.size());
+        std::vector<double> means = sums;
         for (size_t i = 0; i < means.size(); ++i) means[i] /= static_cast<double>(example.endings[i].size());
         loss += example.endings.size();
         ++result.examples;

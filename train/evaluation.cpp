@@ -25,7 +25,9 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
       scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
 
 std::optional<EvalResult> Evaluator::run() {
-    const int64_t ranks = ctx_.comm->size(), rank = ctx_.comm->rank(), each = sums_.size();
+    const int64_t ranks = ctx_.comm->size();
+    const int64_t rank = ctx_.comm->rank();
+    const int64_t each = sums_.size();
     const bool together = model_.params().has_weight_windows();  // whether a forward pass needs all ranks
     zero(sums_.data(), each, ctx_.stream);
     loader_.seek(0);

@@ -26,7 +26,8 @@ void Gatherer::fetch(int layer) {
     if (w.layer == layer) return;
     w.layer = layer;
     const std::vector<Part>& parts = layers_.at(static_cast<size_t>(int64_t{layer} + 1));
-    const ParamBuffer &from = params_.weights(), &to = params_.read_weights();
+    const ParamBuffer& from = params_.weights();
+    const ParamBuffer& to = params_.read_weights();
     const size_t bytes = size_of(params_.dtype());
     for (const Part& part : parts) {
         if (part.root != context_.comm->rank()) continue;

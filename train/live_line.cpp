@@ -45,7 +45,8 @@ LiveLine::~LiveLine() {
 
 void LiveLine::show(double share, const std::string& text) {
     // Leave the last column free: some terminals wrap when it is written.
-    const int columns = terminal_columns() - 1, width = std::clamp(columns / 5, 4, 30);
+    const int columns = terminal_columns() - 1;
+    const int width = std::clamp(columns / 5, 4, 30);
     std::string line = progress_bar(share, width);
     const size_t bar = line.size();
     line += " " + text;

@@ -316,7 +316,8 @@ private:
     // evaluates first. Otherwise returns an empty string.
     std::string evaluate_now() {
         optimizer_.check_finite(ctx_);
-        const int64_t step = trainer_.steps_done(), tokens = step * o_.batch_tokens;
+        const int64_t step = trainer_.steps_done();
+        const int64_t tokens = step * o_.batch_tokens;
         const std::optional<EvalResult> result = evaluator_->run();
         if (!result) {
             stop_agreed_ = true;

@@ -52,7 +52,8 @@ namespace {
 
 void check_hash(uint64_t hash, const std::string& what, Context& context) {
     constexpr int64_t words = sizeof hash / sizeof(float);  // sent as floats whose bits are not interpreted
-    Buffer<float> own(words), all(words * context.comm->size());
+    Buffer<float> own(words);
+    Buffer<float> all(words * context.comm->size());
     upload_bytes(own.data(), &hash, sizeof hash, context.stream);
     context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
     context.comm->join(context.stream);

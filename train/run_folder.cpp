@@ -41,7 +41,8 @@ std::string read_lock(const std::string& folder) {
 // Whether the entry may be there before a run begins: a damaged checkpoint, a hidden file, an empty one (the shell's
 // for a redirected output) or a launcher's log.
 bool may_precede_run(const fs::directory_entry& entry) {
-    const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
+    const std::string name = entry.path().filename().string();
+    const std::string extension = entry.path().extension().string();
     std::error_code error;
     return name.starts_with('.') || name.starts_with("step_") || extension == ".log" || extension == ".out" ||
            extension == ".err" || (entry.is_regular_file(error) && entry.file_size(error) == 0);

@@ -135,7 +135,8 @@ struct Trainer::Impl {
     // Queues the forward and backward passes of a micro-batch, which give its losses and gradients of the step's mean
     // loss. Of the last micro-batch, or of each one, the gradients are reduced as they become ready.
     void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
-        const bool each = reducer.every_micro_step(), communicates = each || (last && ctx.comm->size() > 1);
+        const bool each = reducer.every_micro_step();
+        const bool communicates = each || (last && ctx.comm->size() > 1);
         const auto queue = [&] {
             std::function<void(int)> on_grads_ready;
             if (communicates) on_grads_ready = [&](int layer) { reducer.ready(layer, accumulate); };

@@ -60,7 +60,8 @@ std::vector<float> inputs() {
         for (float y : {f, std::nextafter(f, -INFINITY), std::nextafter(f, INFINITY)}) x.push_back(y);
     };
     for (uint32_t bits = 0; bits < 65536; ++bits) {
-        const double v = format_of<T>.decode(bits), next = format_of<T>.decode((bits + 1) & 0xffffu);
+        const double v = format_of<T>.decode(bits);
+        const double next = format_of<T>.decode((bits + 1) & 0xffffu);
         if (std::isnan(v)) continue;
         add_around(v);
         if (std::isfinite(v) && std::isfinite(next) && std::signbit(v) == std::signbit(next))
@@ -122,7 +123,8 @@ std::vector<float> fp8_inputs() {
     const Fp8Format format = kFp8Format<F>;
     std::vector<float> x = {bits_float(0x7fc00000u), bits_float(0xffc00000u), bits_float(0x7f800001u), INFINITY, 3e38f};
     for (int code = 0; code <= format.largest; ++code) {
-        const double v = format.decode(code), next = code < format.largest ? format.decode(code + 1) : 2 * v;
+        const double v = format.decode(code);
+        const double next = code < format.largest ? format.decode(code + 1) : 2 * v;
         for (const double y : {v, v + (next - v) / 2, v + (next - v) / 4}) {
             const float f = static_cast<float>(y);
             for (const float z : {f, std::nextafter(f, 0.0f), std::nextafter(f, INFINITY)}) x.push_back(z);
@@ -159,7 +161,8 @@ template <typename T>
 void check_in_kernel(const std::vector<float>& x) {
     const int64_t n = static_cast<int64_t>(x.size());
     Stream stream;
-    Guarded<float> in(x, stream), wide(n, stream);
+    Guarded<float> in(x, stream);
+    Guarded<float> wide(n, stream);
     Guarded<decltype(T::bits)> narrow(n, stream);
     launch<convert_kernel<T>>({ceil_div(n, 256), 256}, stream, narrow.data(), wide.data(), in.data(), n);
     std::vector<decltype(T::bits)> expected(x.size());

@@ -189,7 +189,8 @@ TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit"
             for (DType dtype : {DType::f32, DType::bf16}) {
                 TempDir folder;
                 FaultyFiles files;
-                Trained saved(1, method, llama, dtype), loaded(1000, method, llama, dtype);
+                Trained saved(1, method, llama, dtype);
+                Trained loaded(1000, method, llama, dtype);
                 const SaveResult result = saved.save(folder.path(), 7, files);
                 REQUIRE(result.fault == "");
                 REQUIRE(result.folder == folder / "step_00000007");
@@ -200,7 +201,8 @@ TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit"
                 read_tensors(found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
                 REQUIRE(same_bits(loaded.bits(), saved.bits()));
                 if (dtype == DType::bf16) {
-                    std::vector<bf16> a(static_cast<size_t>(saved.model->table().size())), b = a;
+                    std::vector<bf16> a(static_cast<size_t>(saved.model->table().size()));
+                    std::vector<bf16> b = a;
                     for (auto [from, to] : {std::pair{&saved, &a}, {&loaded, &b}}) {
                         download(to->data(), static_cast<bf16*>(from->model->params().work_all()), std::ssize(*to),
                                  from->ctx.stream);
@@ -215,12 +217,14 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
     for (bool llama : {false, true}) {
         TempDir folder;
         FaultyFiles files;
-        Trained saved(1, Method::adamw, llama), loaded(1000, Method::adamw, llama);
+        Trained saved(1, Method::adamw, llama);
+        Trained loaded(1000, Method::adamw, llama);
         const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
         load_weights(loaded.model->params(), SafetensorsModel(checkpoint), loaded.ctx.stream);
         loaded.ctx.stream.synchronize();
         const ParamTable& table = saved.model->table();
-        const std::vector<float> expected = saved.bits(), found = loaded.bits();
+        const std::vector<float> expected = saved.bits();
+        const std::vector<float> found = loaded.bits();
         int64_t begin = 0;  // first element of row r
         for (int r = 0; r < table.count(); begin += table[r++].size())
             for (int i = 0; i < table[r].logical_rows; ++i)
@@ -259,7 +263,8 @@ TEST_CASE("checkpoint/checkpoint: a matrix of one row is written as a matrix") {
 TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and read back from them") {
     TempDir folder;
     FaultyFiles files;
-    Trained saved(1), loaded(1000);
+    Trained saved(1);
+    Trained loaded(1000);
     CheckpointPlan plan = saved.plan(folder.path());
     plan.shard_bytes = 1000;
     CheckpointWriter writer(plan, saved.model->params(), saved.optimizer->state(), files);
@@ -286,7 +291,8 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
     load_weights(loaded.model->params(), SafetensorsModel(result.folder), loaded.ctx.stream);
     for (int r = 0; r < saved.model->table().count(); ++r) {
         const ParamRow& row = saved.model->table()[r];
-        std::vector<float> a(static_cast<size_t>(row.size())), b = a;
+        std::vector<float> a(static_cast<size_t>(row.size()));
+        std::vector<float> b = a;
         download(a.data(), saved.model->params().master(r), row.size(), saved.ctx.stream);
         download(b.data(), loaded.model->params().master(r), row.size(), loaded.ctx.stream);
         saved.ctx.stream.synchronize(), loaded.ctx.stream.synchronize();
@@ -296,7 +302,8 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
                 if (a[at] != b[at]) FAIL(row.name << " " << i << " " << k);
             }
     }
-    const std::string last = result.folder + "/" + *shards.rbegin(), weights = read_file(last);
+    const std::string last = result.folder + "/" + *shards.rbegin();
+    const std::string weights = read_file(last);
     write_file(last, weights.substr(0, weights.size() - 1) + "\x01");
     REQUIRE_THROWS_AS(verify_model(index), Error);
     write_file(last, weights);
@@ -412,11 +419,13 @@ TEST_CASE("checkpoint/checkpoint: reading a model finds damage to it and needs n
     TempDir folder;
     FaultyFiles files;
     Trained run(1, Method::adamw, false, DType::f32, 1);
-    const std::string checkpoint = run.save(folder.path(), 7, files).folder, model = checkpoint + "/model.safetensors";
+    const std::string checkpoint = run.save(folder.path(), 7, files).folder;
+    const std::string model = checkpoint + "/model.safetensors";
     fs::remove_all(checkpoint + "/optimizer");
     verify_model(checkpoint);
     verify_model(model);
-    const std::string config = read_file(checkpoint + "/config.json"), weights = read_file(model);
+    const std::string config = read_file(checkpoint + "/config.json");
+    const std::string weights = read_file(model);
     write_file(checkpoint + "/config.json", config + " ");
     REQUIRE_THROWS_AS(verify_model(checkpoint), Error);
     REQUIRE_THROWS_AS(verify_model(model), Error);
@@ -430,8 +439,10 @@ TEST_CASE("checkpoint/checkpoint: reading a model finds damage to it and needs n
 
 TEST_CASE(
     "checkpoint/checkpoint: a fault at any file operation leaves a whole checkpoint, and the next save needs no help") {
-    Trained old_run(1, Method::adamw, false, DType::f32, 1), new_run(1000, Method::adamw, false, DType::f32, 1);
-    const std::vector<float> old_bits = old_run.bits(), new_bits = new_run.bits();
+    Trained old_run(1, Method::adamw, false, DType::f32, 1);
+    Trained new_run(1000, Method::adamw, false, DType::f32, 1);
+    const std::vector<float> old_bits = old_run.bits();
+    const std::vector<float> new_bits = new_run.bits();
     TempDir folder;
     FaultyFiles good;
     REQUIRE(old_run.save(folder.path(), 1, good).fault == "");
@@ -470,11 +481,13 @@ TEST_CASE(
 
 TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the checkpoint before it taken (fuzz)") {
     Trained run(1, Method::teon, false, DType::f32, 1);
-    TempDir pristine, folder;
+    TempDir pristine;
+    TempDir folder;
     FaultyFiles files;
     REQUIRE(run.save(pristine.path(), 10, files).fault == "");
     REQUIRE(run.save(pristine.path(), 20, files).fault == "");
-    const std::string older = folder / "step_00000010", newer = folder / "step_00000020";
+    const std::string older = folder / "step_00000010";
+    const std::string newer = folder / "step_00000020";
     std::mt19937_64 random(fuzz_seed(5));
     auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     const int rounds = fuzz_rounds(100);
@@ -482,8 +495,10 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
         fs::remove_all(older), fs::remove_all(newer);
         fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
         const std::vector<std::string> names = files_of(newer);
-        const std::string name = names[below(names.size())], path = newer + "/" + name;
-        std::string bytes = read_file(path), how;
+        const std::string name = names[below(names.size())];
+        const std::string path = newer + "/" + name;
+        std::string bytes = read_file(path);
+        std::string how;
         REQUIRE(!bytes.empty());
         switch (i % 8) {
             case 0:
@@ -571,7 +586,8 @@ TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written
         }
     } files;
     TempDir folder;
-    Trained run(1), loaded(1000);
+    Trained run(1);
+    Trained loaded(1000);
     const std::vector<float> before = run.bits();
     CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
     writer.save(Trained::state(1), run.ctx.stream);
@@ -673,7 +689,8 @@ TEST_CASE("checkpoint/checkpoint: a fault at any file operation of a removal lea
     for (FaultyFiles::Kind kind : {FaultyFiles::error, FaultyFiles::crash})
         for (int64_t at = 0;; ++at) {
             TempDir folder;
-            FaultyFiles files, good;
+            FaultyFiles files;
+            FaultyFiles good;
             for (int64_t step = 1; step <= 4; ++step) REQUIRE(run.save(folder.path(), step, good).fault == "");
             CheckpointPlan plan = run.plan(folder.path());
             plan.keep_last = 2;
@@ -699,7 +716,8 @@ TEST_CASE("checkpoint/checkpoint: a save whose thread cannot be created is not r
     Trained run(1, Method::adamw, false, DType::f32, 1);
     CheckpointWriter writer(run.plan(folder.path()), run.model->params(), run.optimizer->state(), files);
     REQUIRE(run.save(writer, 1) == "");
-    pthread_attr_t before, huge;  // no address space has room for a stack of 2^60 bytes
+    pthread_attr_t before;
+    pthread_attr_t huge;  // no address space has room for a stack of 2^60 bytes
     REQUIRE((pthread_getattr_default_np(&before) == 0 && pthread_getattr_default_np(&huge) == 0));
     REQUIRE((pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0 && pthread_setattr_default_np(&huge) == 0));
     const auto save = [&] { writer.save(Trained::state(2), run.ctx.stream); };
@@ -822,8 +840,10 @@ TEST_CASE("checkpoint/checkpoint: nothing is saved if the log cannot be written"
 TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
     TempDir folder;
     FaultyFiles files;
-    Trained saved(1, Method::teon), adamw(1, Method::adamw), deeper(1, Method::teon, false, DType::f32, 3),
-        llama(1, Method::teon, true);
+    Trained saved(1, Method::teon);
+    Trained adamw(1, Method::adamw);
+    Trained deeper(1, Method::teon, false, DType::f32, 3);
+    Trained llama(1, Method::teon, true);
     const std::string checkpoint = saved.save(folder.path(), 7, files).folder;
     for (Trained* other : {&adamw, &deeper, &llama}) {
         const std::string message = error_of(

@@ -61,7 +61,8 @@ std::string fault(MemoryFile& memory, const std::string& bytes) {
 TEST_CASE("checkpoint/safetensors: a file that is written is read back") {
     MemoryFile memory;
     const std::string path = memory.path();
-    const std::vector<float> a = {1, -2, 3, NAN, INFINITY, -0.0f}, none;
+    const std::vector<float> a = {1, -2, 3, NAN, INFINITY, -0.0f};
+    const std::vector<float> none;
     const float scalar = 0.5f;
     const std::vector<TensorData> tensors = {{"a", "F32", {2, 3}, a.data()},
                                              {"no elements", "F32", {0, 4}, none.data()},

@@ -37,7 +37,8 @@ TEST_CASE("checkpoint/tokenizer_files: GPT-2's files are copied and translated")
     for (const auto& [name, content] : written) REQUIRE(files["tokenizer/" + name] == content);
     REQUIRE(files["vocab.json"] == written.at("encoder.json"));
     REQUIRE(files["merges.txt"] == written.at("vocab.bpe"));
-    const json library = json::parse(files["tokenizer.json"]), config = json::parse(files["tokenizer_config.json"]);
+    const json library = json::parse(files["tokenizer.json"]);
+    const json config = json::parse(files["tokenizer_config.json"]);
     REQUIRE(library["model"]["merges"] == json({"a b"}));
     REQUIRE(library["added_tokens"][0]["id"] == 3);
     REQUIRE(library["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] == json({3}));

@@ -21,7 +21,8 @@ void write(const std::string& path, const std::string& text) {
 
 TEST_CASE("cpu/cgroup: the tightest limit from the process's group up to the root applies") {
     TempDir folder;
-    const std::string mount = folder / "cgroup", self = folder / "self";
+    const std::string mount = folder / "cgroup";
+    const std::string self = folder / "self";
     write(self, "1:cpu:/elsewhere\n0::/batch/job\n");
     write(mount + "/cpu.max", "800000 100000\n");
     write(mount + "/batch/cpu.max", "250000 100000\n");
@@ -62,7 +63,8 @@ TEST_CASE("cpu/cgroup: there is no limit if none is set or none can be read") {
 
 TEST_CASE("cpu/cgroup: version 1 keeps each controller's groups in a folder of its own") {
     TempDir folder;
-    const std::string mount = folder / "cgroup", self = folder / "self";
+    const std::string mount = folder / "cgroup";
+    const std::string self = folder / "self";
     write(self, "11:pids:/batch\n5:cpu,cpuacct:/batch/job\n4:memory:/batch/job\n1:name=systemd:/x\n0::/\n");
     write(mount + "/cpu/batch/job/cpu.cfs_quota_us", "-1\n");
     write(mount + "/cpu/batch/job/cpu.cfs_period_us", "100000\n");

@@ -52,7 +52,8 @@ TEST_CASE("cpu/matmul: cuBLASLt refuses empty matrices and batches") {
             cublasLtMatrixLayoutCreate(&layouts[i], CUDA_R_32F, sizes[i][0], sizes[i][1], 4);
             cublasLtMatrixLayoutSetAttribute(layouts[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
         }
-        const float one = 1, zero = 0;
+        const float one = 1;
+        const float zero = 0;
         cudaStream_t stream = nullptr;
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
         const cublasStatus_t status =

@@ -30,7 +30,8 @@ TEST_CASE("cpu/nccl: on a single rank the sum and the broadcast are copies") {
     REQUIRE(ncclCommInitRank(&comm, 1, id, 0) == ncclSuccess);
     REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
     const std::vector<float> values = {1, 2, 3};
-    std::vector<float> sum(3), copy(3);
+    std::vector<float> sum(3);
+    std::vector<float> copy(3);
     REQUIRE(ncclReduce(values.data(), sum.data(), 3, ncclFloat32, ncclSum, 0, comm, stream) == ncclSuccess);
     REQUIRE(ncclBroadcast(values.data(), copy.data(), 3, ncclFloat32, 0, comm, stream) == ncclSuccess);
     REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);

@@ -35,7 +35,7 @@ extern "C" dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive
     static const auto next =
         reinterpret_cast<decltype(&dnnl_primitive_execute)>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
     const dnnl_status_t status = next(primitive, stream, n, arguments);
-    for (int i = 0; fault != 0.0f && i < n; i++) {
+    for (int i = 0; fault != 0.0f && i < n; ++i) {
         void* data = nullptr;
         if (arguments[i].arg != DNNL_ARG_DST) continue;
         dnnl_memory_get_data_handle(arguments[i].memory, &data);
@@ -66,8 +66,8 @@ std::vector<Case> cases(uint64_t seed) {
     const int edges[] = {1, 2, 15, 16, 17, 31, 32, 33, 37, 48, 63, 64, 65, 96, 127, 128, 129};
     const auto size = [&] { return below(2) == 0 ? edges[below(std::size(edges))] : 1 + below(130); };
     std::vector<Case> all;
-    for (int K = 1; K <= 130; K++) {
-        for (int i = 0; i < 4; i++) {
+    for (int K = 1; K <= 130; ++K) {
+        for (int i = 0; i < 4; ++i) {
             all.push_back({size(), size(), K, 1 + below(3), (i & 1) != 0, (i & 2) != 0, below(2) == 0, below(3) == 0,
                            below(2) * (1 + below(9)), 1.0f});
             if (!all.back().bias && below(3) == 0) all.back().alpha = 0.75f;
@@ -100,8 +100,10 @@ void check(const Case& c, uint64_t seed) {
     const Layout a(c.trans_a ? c.K : c.M, c.trans_a ? c.M : c.K, c.padding, c.batch, 1);
     const Layout b(c.trans_b ? c.N : c.K, c.trans_b ? c.K : c.N, c.padding, c.batch, 1);
     const Layout d(c.M, c.N, c.padding, c.batch, 1);
-    const auto A = random_values<T>(a.size(), seed), B = random_values<T>(b.size(), seed + 1);
-    const auto before = random_values<TC>(d.size(), seed + 2), bias = random_values<TC>(c.N, seed + 3);
+    const auto A = random_values<T>(a.size(), seed);
+    const auto B = random_values<T>(b.size(), seed + 1);
+    const auto before = random_values<TC>(d.size(), seed + 2);
+    const auto bias = random_values<TC>(c.N, seed + 3);
     auto C = before;
     matmul({.M = c.M,
             .N = c.N,
@@ -121,15 +123,18 @@ void check(const Case& c, uint64_t seed) {
             .beta = c.accumulate ? 1.0f : 0.0f,
             .bias = c.bias ? bias.data() : nullptr});
     REQUIRE(same_bits(d.blank(C), d.blank(before)));
-    for (int i = 0; i < c.batch; i++) {
-        const auto x = doubles(a.take(A, i)), y = doubles(b.take(B, i)), old = doubles(d.take(before, i));
+    for (int i = 0; i < c.batch; ++i) {
+        const auto x = doubles(a.take(A, i));
+        const auto y = doubles(b.take(B, i));
+        const auto old = doubles(d.take(before, i));
         const auto product = matmul_oracle(x, y, c.M, c.N, c.K, c.trans_a, c.trans_b);
         const auto sizes = matmul_oracle(magnitudes(x), magnitudes(y), c.M, c.N, c.K, c.trans_a, c.trans_b);
         const auto found = doubles(d.take(C, i));
-        for (size_t j = 0; j < found.size(); j++) {
+        for (size_t j = 0; j < found.size(); ++j) {
             const double added =
                 (c.accumulate ? old[j] : 0.0) + (c.bias ? static_cast<double>(static_cast<float>(bias[j % c.N])) : 0.0);
-            const double alpha = static_cast<double>(c.alpha), expected = alpha * product[j] + added;
+            const double alpha = static_cast<double>(c.alpha);
+            const double expected = alpha * product[j] + added;
             const double tolerance = kSumRoundings * kUnitRoundoff<float> * (2 * alpha * sizes[j] + std::abs(added)) +
                                      kUnitRoundoff<TC> * std::abs(expected) + kUnderflow<TC>;
             if (std::abs(found[j] - expected) <= tolerance) continue;
@@ -143,7 +148,8 @@ void check(const Case& c, uint64_t seed) {
 template <typename T>
 std::vector<T> first_of(int width, int count, bool trans_a, bool trans_b) {
     const int64_t size = int64_t{width} * width;
-    auto A = random_values<T>(count * size, 5), B = random_values<T>(count * size, 6);
+    auto A = random_values<T>(count * size, 5);
+    auto B = random_values<T>(count * size, 6);
     std::vector<T> C(static_cast<size_t>(count * size));
     matmul({.M = width,
             .N = width,
@@ -168,7 +174,7 @@ void check_batches() {
     for (const int width : {128, 512}) {
         for (const bool trans_b : {false, true}) {
             const std::vector<T> alone = first_of<T>(width, 1, false, trans_b);
-            for (int count = 2; count <= 12; count++) {
+            for (int count = 2; count <= 12; ++count) {
                 INFO(name_of(kDtype<T>) << ", " << count << " matrices of " << width << ", B transposed: " << trans_b);
                 REQUIRE(same_bits(first_of<T>(width, count, false, trans_b), alone));
             }
@@ -196,7 +202,9 @@ TEST_CASE("cpu/products: a matrix's bits do not depend on how many matrices shar
 
 TEST_CASE("cpu/products: a library's wrong product is an error that names library, shape and remedy, once per kind") {
     const int threads = set_thread_count(1);
-    std::vector<float> A(41 * 43, 1.0f), B(43 * 47, 1.0f), C(41 * 47);
+    std::vector<float> A(41 * 43, 1.0f);
+    std::vector<float> B(43 * 47, 1.0f);
+    std::vector<float> C(41 * 47);
     const auto multiply = [&] {
         matmul({.M = 41,
                 .N = 47,

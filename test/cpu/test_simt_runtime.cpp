@@ -103,7 +103,8 @@ __global__ void foreign_exception_kernel() { throw 42; }
 
 __global__ void sum_kernel(float* out, const float* in) {
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    const float w = warp_sum(in[i]), b = block_sum(in[i]) + block_max(w);
+    const float w = warp_sum(in[i]);
+    const float b = block_sum(in[i]) + block_max(w);
     __syncthreads();
     out[i] = w + 3.0f * b + __shfl_xor_sync(kFull, in[i], 5);
 }
@@ -111,7 +112,8 @@ __global__ void sum_kernel(float* out, const float* in) {
 void check_usable() {
     Stream stream;
     const std::vector<float> x(256, 1.0f);
-    Guarded<float> in(x, stream), out(256, stream);
+    Guarded<float> in(x, stream);
+    Guarded<float> out(256, stream);
     launch<sum_kernel>({2, 128}, stream, out.data(), in.data());
     REQUIRE(same_bits(out.get(), std::vector<float>(256, 32.0f + 3.0f * (128.0f + 32.0f) + 1.0f)));
 }
@@ -244,7 +246,9 @@ TEST_CASE("cpu/simt: a shuffle from a lane outside of the mask gives NaN") {
 
 TEST_CASE("cpu/simt: results do not depend on the number of OS threads") {
     Stream stream;
-    const int threads = 256, blocks = 37, n = threads * blocks;
+    const int threads = 256;
+    const int blocks = 37;
+    const int n = threads * blocks;
     Guarded<float> in(random_values<float>(n, 5), stream);
     std::vector<float> expected;
     for (int os_threads : {1, 2, 3, 8}) {
@@ -266,7 +270,8 @@ TEST_CASE("cpu/simt: two OS threads may launch at the same time") {
         for (auto& result : results) {
             launchers.emplace_back([&result, &x] {
                 Stream stream;
-                Guarded<float> in(x, stream), out(static_cast<int64_t>(x.size()), stream);
+                Guarded<float> in(x, stream);
+                Guarded<float> out(static_cast<int64_t>(x.size()), stream);
                 for (int round = 0; round < 20; ++round) launch<sum_kernel>({20, 256}, stream, out.data(), in.data());
                 result = out.get();
             });
@@ -277,7 +282,8 @@ TEST_CASE("cpu/simt: two OS threads may launch at the same time") {
 
 TEST_CASE("cpu/simt: many OS threads with large blocks stay below the system's limit of mappings") {
     Stream stream;
-    constexpr int kThreads = 70, kBlocks = 3 * kThreads;  // 2 x 70 x 512 mappings if each stack had a guard page
+    constexpr int kThreads = 70;
+    constexpr int kBlocks = 3 * kThreads;  // 2 x 70 x 512 mappings if each stack had a guard page
     const ScopedThreads os_threads(kThreads);
     std::vector<int> out(kBlocks);
     launch<slow_kernel>({kBlocks, 512}, stream, out.data());
@@ -289,7 +295,8 @@ TEST_CASE("cpu/simt: a launch without memory for stacks fails, and the next one 
 #if defined(__SANITIZE_ADDRESS__)
     SKIP_TEST("the address sanitizer does not survive a limit of memory");
 #endif
-    std::string without, with = "not run";
+    std::string without;
+    std::string with = "not run";
     const ScopedThreads os_threads(1);
     std::thread([&] {  // a new thread has no stacks yet
         Stream stream;

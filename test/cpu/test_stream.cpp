@@ -33,8 +33,10 @@ std::string words(cudaError_t status) { return status == cudaSuccess ? "" : cuda
 }  // namespace
 
 TEST_CASE("cpu/stream: a stream keeps its order, and events order streams") {
-    Stream a, b;
-    Event_t after_a, after_b;
+    Stream a;
+    Stream b;
+    Event_t after_a;
+    Event_t after_b;
     std::vector<int> log;
     const auto note = [&](const Stream& stream, int what) {
         REQUIRE(enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); }) == cudaSuccess);
@@ -65,7 +67,8 @@ TEST_CASE("cpu/stream: queued work completes without a wait") {
 }
 
 TEST_CASE("cpu/stream: asynchronous work keeps the stream's order, and other streams wait for it") {
-    Stream beside, stream;
+    Stream beside;
+    Stream stream;
     Event_t event;
     std::vector<int> log;
     enqueue_async(cuda(beside), "slow", [&] {
@@ -82,7 +85,8 @@ TEST_CASE("cpu/stream: asynchronous work keeps the stream's order, and other str
 }
 
 TEST_CASE("cpu/stream: after a failure of the device every call returns it with its message") {
-    Stream stream, idle;
+    Stream stream;
+    Stream idle;
     Event_t event;
     int later = 0;
     enqueue_async(cuda(stream), "bad", [] { throw Error("kernel bad, block (0, 0, 0): broken"); });
@@ -114,7 +118,8 @@ TEST_CASE("cpu/stream: the error of a call is returned once, and its message say
     REQUIRE(cudaGetLastError() == cudaSuccess);
     REQUIRE_THAT(words(cudaErrorInvalidResourceHandle), ContainsSubstring("an event that does not exist"));
     REQUIRE(std::string(cudaGetErrorName(cudaErrorNotReady)) == "cudaErrorNotReady");
-    Event_t never, recorded;
+    Event_t never;
+    Event_t recorded;
     float ms = 0;
     REQUIRE(cudaEventElapsedTime(&ms, never, never) == cudaErrorInvalidResourceHandle);
     REQUIRE(cudaEventQuery(never) == cudaSuccess);
@@ -139,8 +144,10 @@ TEST_CASE("cpu/stream: work of a destroyed stream completes") {
 }
 
 TEST_CASE("cpu/graph: a capture runs nothing, and each launch of its graph runs all of it in order") {
-    Stream a, b;
-    Event_t fork, join;
+    Stream a;
+    Stream b;
+    Event_t fork;
+    Event_t join;
     std::vector<int> log;
     const auto note = [&](const Stream& stream, int what) {
         return enqueue(cuda(stream), "note", [&log, what] { log.push_back(what); });
@@ -249,7 +256,8 @@ TEST_CASE("cpu/graph: the stack does not limit the length of a capture") {
 }
 
 TEST_CASE("cpu/graph: an event of a capture that has ended cannot be waited for, and the stream still runs work") {
-    Stream captured, other;
+    Stream captured;
+    Stream other;
     Event_t event;
     cudaGraph_t graph = nullptr;
     REQUIRE(cudaStreamBeginCapture(cuda(captured), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -295,7 +303,8 @@ TEST_CASE("cpu/graph: destroying a capture's streams ends or invalidates the cap
 }
 
 TEST_CASE("cpu/graph: captures end on the stream and thread that began them, with every stream joined") {
-    Stream a, b;
+    Stream a;
+    Stream b;
     Event_t fork;
     cudaGraph_t graph = nullptr;
     REQUIRE(cudaStreamEndCapture(cuda(a), &graph) == cudaErrorStreamCaptureUnmatched);

@@ -34,7 +34,7 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 bool each_once(int64_t n, int64_t chunk) {
     const auto times = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(n));
     parallel_for(n, chunk, [&](int64_t i) { times[i]++; });
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; ++i)
         if (times[i] != 1) return false;
     return true;
 }
@@ -52,21 +52,21 @@ TEST_CASE("cpu/threads: each index runs once, for any number of threads, indices
 TEST_CASE("cpu/threads: many short loops, one after the other") {
     const ScopedThreads scope(4);
     std::atomic<int64_t> sum = 0;
-    for (int loop = 0; loop < 20000; loop++) parallel_for(5, 1, [&](int64_t i) { sum += i + loop; });
+    for (int loop = 0; loop < 20000; ++loop) parallel_for(5, 1, [&](int64_t i) { sum += i + loop; });
     REQUIRE(sum == 20000 * 10 + 5 * (int64_t{20000} * 19999 / 2));
 }
 
 TEST_CASE("cpu/threads: a loop's writes are visible after it, and earlier writes are visible in it") {
     const ScopedThreads scope(4);
     std::vector<int> x(1000, 0);
-    for (int loop = 0; loop < 500; loop++) parallel_for(std::ssize(x), 10, [&](int64_t i) { x[999 - i] += 1; });
+    for (int loop = 0; loop < 500; ++loop) parallel_for(std::ssize(x), 10, [&](int64_t i) { x[999 - i] += 1; });
     for (const int v : x) REQUIRE(v == 500);
 }
 
 TEST_CASE("cpu/threads: the exception of the lowest index is thrown, and lower indices have run") {
     for (const int threads : {1, 4}) {
         const ScopedThreads scope(threads);
-        for (int repeat = 0; repeat < 200; repeat++) {
+        for (int repeat = 0; repeat < 200; ++repeat) {
             std::vector<std::atomic<bool>> ran(500);
             auto loop = [&] {
                 parallel_for(500, 2, [&](int64_t i) {
@@ -75,7 +75,7 @@ TEST_CASE("cpu/threads: the exception of the lowest index is thrown, and lower i
                 });
             };
             REQUIRE(test::error_of<std::runtime_error>(loop) == "123");
-            for (int i = 0; i < 123; i++) REQUIRE(ran[i]);
+            for (int i = 0; i < 123; ++i) REQUIRE(ran[i]);
         }
     }
     REQUIRE(each_once(100, 1));
@@ -83,12 +83,13 @@ TEST_CASE("cpu/threads: the exception of the lowest index is thrown, and lower i
 
 TEST_CASE("cpu/threads: a nested loop runs on the thread of the outer body") {
     const ScopedThreads scope(4);
-    std::atomic<int> elsewhere = 0, runs = 0;
+    std::atomic<int> elsewhere = 0;
+    std::atomic<int> runs = 0;
     parallel_for(16, 1, [&](int64_t) {
         const std::thread::id outer = std::this_thread::get_id();
         parallel_for(16, 1, [&](int64_t) {
-            runs++;
-            if (std::this_thread::get_id() != outer) elsewhere++;
+            ++runs;
+            if (std::this_thread::get_id() != outer) ++elsewhere;
         });
     });
     REQUIRE(runs == 256);
@@ -99,9 +100,10 @@ TEST_CASE("cpu/threads: concurrent loops of several threads all finish") {
     const ScopedThreads scope(3);
     std::atomic<int64_t> sum = 0;
     const auto loops = [&] {
-        for (int loop = 0; loop < 2000; loop++) parallel_for(20, 1, [&](int64_t i) { sum += i; });
+        for (int loop = 0; loop < 2000; ++loop) parallel_for(20, 1, [&](int64_t i) { sum += i; });
     };
-    std::thread a(loops), b(loops);
+    std::thread a(loops);
+    std::thread b(loops);
     loops();
     a.join(), b.join();
     REQUIRE(sum == 3 * 2000 * 190);
@@ -139,7 +141,8 @@ TEST_CASE("cpu/threads: idle threads sleep") {
 }
 
 TEST_CASE("cpu/threads: processors, affinity and the environment limit the number of threads") {
-    int usable = 0, here = cpu::detail::usable_processors();
+    int usable = 0;
+    int here = cpu::detail::usable_processors();
     std::thread([&] {
         cpu_set_t set;
         CPU_ZERO(&set);

@@ -64,7 +64,8 @@ TEST_CASE("data/shards: generated headers are accepted exactly when they are val
     const char* asked = std::getenv("FUZZ_SHARDS");
     const long long inputs = asked ? std::atoll(asked) : fuzz_rounds(1000000);
     std::mt19937_64 random(fuzz_seed(20240520));
-    long long accepted = 0, wrong = 0;
+    long long accepted = 0;
+    long long wrong = 0;
     for (long long i = 0; i < inputs; ++i) {
         const Input input = generate(random);
         bool taken = false;

@@ -56,7 +56,8 @@ struct Prepared {
 
 TEST_CASE("data/dataset: shards that differ from their folder's manifest are named") {
     TempDir folder;
-    const Prepared a(folder / "a", "one", 1000, {50, 100, 200}), b(folder / "b", "one", 1000, {50, 70});
+    const Prepared a(folder / "a", "one", 1000, {50, 100, 200});
+    const Prepared b(folder / "b", "one", 1000, {50, 70});
     const DataSet both = open_dataset(a.path + "," + b.path, "train");
     REQUIRE(both.shards.size() == 3);
     REQUIRE(both.vocab_size == 1000);
@@ -109,7 +110,8 @@ TEST_CASE("data/dataset: the manifest's split decides over the name, and no shar
     REQUIRE(names("train") == "d_train_000002.bin d_val_000000.bin ");
     REQUIRE(names("val") == "d_train_000001.bin ");
 
-    const DataSet train = open_dataset(a.path, "train"), val = open_dataset(a.path, "val");
+    const DataSet train = open_dataset(a.path, "train");
+    const DataSet val = open_dataset(a.path, "val");
     REQUIRE_NOTHROW(check_disjoint(train, val));
     std::filesystem::create_directory_symlink(a.path, folder / "link");
     for (const std::string& same : {a.path + "/*.bin", folder / "link/d_val_000000.bin"})
@@ -144,7 +146,8 @@ TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a d
 
 TEST_CASE("data/dataset: the sources of a mixture and their shares") {
     TempDir folder;
-    const Prepared a(folder / "a", "one", 9, {50, 100, 200}), b(folder / "b", "one", 9, {50, 70});
+    const Prepared a(folder / "a", "one", 9, {50, 100, 200});
+    const Prepared b(folder / "b", "one", 9, {50, 70});
     const DataSet data = open_dataset(a.path + ":3," + b.path + ":1", "train");
     REQUIRE(data.mixture == std::vector<double>{0.75, 0.25});
     REQUIRE(data.shards.size() == 3);
@@ -240,7 +243,8 @@ TEST_CASE("data/loader: each source of a mixture gives every window once in each
             }
         }
         for (int trial = 0; trial < 20; ++trial) {  // resumed anywhere, with other ranks and micro-batches
-            const int ranks = between(1, 4), B = between(1, 5);
+            const int ranks = between(1, 4);
+            const int B = between(1, 5);
             const int from = trial % 4 == 0 ? 10000 - between(0, ranks * B) : between(0, 20000);
             for (int rank = 0; rank < ranks; ++rank) {
                 LoaderOptions part = o;
@@ -275,8 +279,10 @@ TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a m
     // places; the place in a part, after those of earlier blocks, is the number of the source's sample.
     const int64_t begins[] = {0, 5000, 8000, 10000};
     for (int64_t i = 0; i < std::ssize(drawn); ++i) {
-        const int64_t block = i / 10000, at = Permutation(10000, ~uint64_t{7}, block)(i % 10000);
-        const int s = at < 5000 ? 0 : at < 8000 ? 1 : 2, windows = mixture.windows[s];
+        const int64_t block = i / 10000;
+        const int64_t at = Permutation(10000, ~uint64_t{7}, block)(i % 10000);
+        const int s = at < 5000 ? 0 : at < 8000 ? 1 : 2;
+        const int windows = mixture.windows[s];
         const int64_t number = block * (begins[s + 1] - begins[s]) + at - begins[s];
         const Permutation epoch(windows, 7 + s * uint64_t{0x9e3779b97f4a7c15}, number / windows);
         REQUIRE(drawn[i] == Drawn{s, static_cast<int>(epoch(number % windows))});

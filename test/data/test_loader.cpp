@@ -146,7 +146,8 @@ TEST_CASE("data/loader: resumed at any index, the run continues as if it had not
     int64_t checks = 0;
     for (const Layout& layout : layouts) {
         Corpus corpus(layout.shards, 65536, layout.bytes_per_token);
-        const int T = layout.T, B = layout.B;
+        const int T = layout.T;
+        const int B = layout.B;
         LoaderOptions options{.B = B, .T = T, .vocab_size = 65536, .shuffle = layout.shuffle, .seed = 9};
         auto loader = std::make_unique<Loader>(corpus.open(), options);
         const int64_t places = std::max<int64_t>(26000, loader->windows() + 50);  // beyond the first epoch
@@ -187,7 +188,8 @@ TEST_CASE("data/loader: seeking far ahead takes the sample of that epoch") {
 
 TEST_CASE("data/loader: ranks share out each step's samples, whatever their number") {
     Corpus corpus({3000, 401, 77}, 60000);
-    const int T = 5, per_step = 12;
+    const int T = 5;
+    const int per_step = 12;
     const auto expected = sequence(corpus, {.T = T, .vocab_size = 60000, .seed = 1}, 2000);
     Stream stream;
     for (int ranks : {1, 2, 3, 4, 12}) {
@@ -277,7 +279,9 @@ TEST_CASE("data/loader: documents begin at delimiters and at rows, as found one 
     std::mt19937_64 random(4);
     for (int one_in : {1, 2, 5, 50, 1000}) {
         TempDir folder;
-        const int B = 3, T = 37, delimiter = 9;
+        const int B = 3;
+        const int T = 37;
+        const int delimiter = 9;
         std::vector<uint32_t> tokens(5000);
         for (uint32_t& token : tokens) token = random() % one_in == 0 ? delimiter : static_cast<uint32_t>(random() % 9);
         write_shard(folder / "a.bin", tokens);

@@ -29,7 +29,9 @@ bool is_bijection(const std::vector<int64_t>& image) {
 // Returns the chi-square of counts that should all be equal, in standard deviations from its mean. For many cells it is
 // distributed about like normal(0, 1).
 double deviations(const std::vector<double>& counts) {
-    double total = 0, chi = 0, freedom = static_cast<double>(counts.size()) - 1;
+    double total = 0;
+    double chi = 0;
+    double freedom = static_cast<double>(counts.size()) - 1;
     for (double c : counts) total += c;
     double expected = total / static_cast<double>(counts.size());
     for (double c : counts) chi += (c - expected) * (c - expected) / expected;
@@ -59,7 +61,8 @@ TEST_CASE("data/permutation: images of indices beyond 32 bits are in range and d
         Permutation permutation(n, 3, 5);
         std::map<int64_t, int64_t> preimage;
         for (int64_t k = 0; k < 20000; ++k) {
-            int64_t i = k % 2 ? n - 1 - k : k, x = permutation(i);
+            int64_t i = k % 2 ? n - 1 - k : k;
+            int64_t x = permutation(i);
             REQUIRE((x >= 0 && x < n));
             REQUIRE(preimage.emplace(x, i).second);
         }
@@ -90,7 +93,8 @@ TEST_CASE("data/permutation: all orders of a few elements are equally likely") {
 
 TEST_CASE("data/permutation: each place is filled by each element, and followed by each, equally often") {
     for (int64_t n : {7, 16, 31, 33, 64, 97}) {
-        std::vector<double> at(n * n, 0), step(n, 0);
+        std::vector<double> at(n * n, 0);
+        std::vector<double> step(n, 0);
         for (int epoch = 0; epoch < 4000; ++epoch) {
             std::vector<int64_t> order = permuted(n, 5, epoch);
             for (int64_t i = 0; i < n; ++i) ++at[i * n + order[i]];

@@ -87,8 +87,9 @@ TEST_CASE("data/shards: folder, file, glob and list name shards, each once, sort
     }
     auto open = [&](const std::string& pattern, const char* split) { return paths_of(open_shards(pattern, split)); };
     using Paths = std::vector<std::string>;
-    const std::string one = folder / "x_train_000001.bin", two = folder / "x_train_000002.bin",
-                      val = folder / "x_val_000000.bin";
+    const std::string one = folder / "x_train_000001.bin";
+    const std::string two = folder / "x_train_000002.bin";
+    const std::string val = folder / "x_val_000000.bin";
     REQUIRE(open(folder.path(), "train") == Paths{one, two});
     REQUIRE(open(folder.path() + "/", "train").size() == 2);
     REQUIRE(open(folder.path(), "val") == Paths{val});
@@ -156,7 +157,8 @@ TEST_CASE("data/shards: a shard without permission is named") {
 TEST_CASE("data/shards: 300 damaged shards are refused before any step, in one line with file and fault") {
     TempDir folder;
     std::mt19937_64 random(5);
-    const int T = 16, vocabulary = 1000;
+    const int T = 16;
+    const int vocabulary = 1000;
     int damaged = 0;
     // Checks that opening the shard, as a run does, fails with this fault. `when` describes the damage.
     auto refused = [&](const std::string& bytes, const std::string& fault, const std::string& when) {
@@ -336,7 +338,8 @@ TEST_CASE("data/shards: more shards than may be open at once are read in any ord
     ShardReader reader(open_shards(folder.path(), "train"), 10000);
     std::mt19937_64 random(2);
     for (int i = 0; i < 3000; ++i) {
-        int shard = static_cast<int>(random() % count), out = -1;
+        int shard = static_cast<int>(random() % count);
+        int out = -1;
         reader.read(&out, shard, 2, 1);
         REQUIRE(out == 10 * shard + 2);
     }

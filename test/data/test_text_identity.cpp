@@ -77,9 +77,11 @@ Beginnings beginnings_of(const TextIdentity& identity) {
 TEST_CASE("data/text_identity: one text has the same beginnings with every tokenizer") {
     TempDir folder;
     for (const int words : {1, 40, 700, 5000}) {
-        const std::string text = sample_text(words), dense = without_white_space(text);
+        const std::string text = sample_text(words);
+        const std::string dense = without_white_space(text);
         const std::vector<std::string> longer = {"the ", " to", "99"};
-        const std::vector<uint32_t> bytes = tokens_of(text, {}), pairs = tokens_of(text, longer);
+        const std::vector<uint32_t> bytes = tokens_of(text, {});
+        const std::vector<uint32_t> pairs = tokens_of(text, longer);
         const TextIdentity a = identity(folder / fmt::format("a{}", words), {bytes}, {}, 1, std::ssize(bytes));
         const TextIdentity b = identity(folder / fmt::format("b{}", words), {pairs}, longer, 1, std::ssize(pairs));
         REQUIRE(a.bytes == std::ssize(dense));
@@ -100,7 +102,8 @@ TEST_CASE("data/text_identity: texts of about one length share a beginning of ni
     for (int64_t windows = 2000; windows < 6000; windows += 97) {
         const TextIdentity a = identity(folder / std::to_string(++number), {tokens}, {}, 1, windows);
         const TextIdentity b = identity(folder / std::to_string(++number), {tokens}, {}, 1, windows * 51 / 50);
-        const Beginnings of_a = beginnings_of(a), of_b = beginnings_of(b);
+        const Beginnings of_a = beginnings_of(a);
+        const Beginnings of_b = beginnings_of(b);
         int64_t common = 0;
         for (const auto& [size, hash] : of_a)
             if (of_b.count(size)) {

@@ -41,7 +41,9 @@ std::string json_error(std::string_view text, const JsonLimits& limits = {}) {
 
 TEST_CASE("files/file: a path that is not a regular file is refused by name, and links are never written through") {
     TempDir folder;
-    const std::string pipe = folder / "pipe", file = folder / "file", link = folder / "link";
+    const std::string pipe = folder / "pipe";
+    const std::string file = folder / "file";
+    const std::string link = folder / "link";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     std::ofstream(file) << "content";
     REQUIRE(::symlink(file.c_str(), link.c_str()) == 0);
@@ -92,7 +94,9 @@ TEST_CASE("files/file: a folder's names are sorted, and a folder that cannot be 
 
 TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lies at the temporary's name") {
     TempDir folder;
-    const std::string path = folder / "config.json", victim = folder / "victim", temporary = path + ".tmp";
+    const std::string path = folder / "config.json";
+    const std::string victim = folder / "victim";
+    const std::string temporary = path + ".tmp";
     std::ofstream(victim) << "mine";
     REQUIRE(::symlink(victim.c_str(), temporary.c_str()) == 0);
     write_file_atomically(path, "new");
@@ -130,7 +134,8 @@ TEST_CASE("files/file: a file is replaced as a whole or not at all, whatever lie
 
 TEST_CASE("files/files: a device or a pipe is not replaced by a file") {
     TempDir folder;
-    const std::string pipe = folder / "pipe", link = folder / "link";
+    const std::string pipe = folder / "pipe";
+    const std::string link = folder / "link";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     REQUIRE(error_of([&] { write_file_atomically(pipe, "x"); }) ==
             pipe + ": is not a regular file, and is not replaced by one");
@@ -149,7 +154,8 @@ TEST_CASE("files/file: a sampled hash is of the size, all of a small file, and p
         write_file_atomically(path, bytes);
         return sampled_hash(path);
     };
-    std::string small(1000, 'a'), large(3 << 20, 'b');
+    std::string small(1000, 'a');
+    std::string large(3 << 20, 'b');
     std::set<std::string> seen = {hash(""), hash(small), hash(small + "a"), hash(large), hash(large + "b")};
     REQUIRE(seen.size() == 5);
     for (size_t at : {size_t{0}, size_t{500}, size_t{999}}) {

@@ -66,7 +66,8 @@ TEST_CASE("files/line_server: a process that cannot start, ends or blocks is an 
 }
 
 TEST_CASE("files/line_server: the process has the default signals of a program, which a run blocks or ignores") {
-    sigset_t blocked, previous;
+    sigset_t blocked;
+    sigset_t previous;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &blocked, &previous);

@@ -16,8 +16,11 @@ int argmax(const float* logits, int V) { return static_cast<int>(std::max_elemen
 // Row b of the result: the first prompts[b] columns of row b of `tokens` (B, T), then greedy tokens up to column T.
 std::vector<int> continue_greedily(Generator& generator, const std::vector<int>& tokens, int T,
                                    const std::vector<int>& prompts, int V) {
-    const int B = static_cast<int>(prompts.size()), shortest = *std::min_element(prompts.begin(), prompts.end());
-    std::vector<int> out(tokens.size()), next(static_cast<size_t>(B)), begin;
+    const int B = static_cast<int>(prompts.size());
+    const int shortest = *std::min_element(prompts.begin(), prompts.end());
+    std::vector<int> out(tokens.size());
+    std::vector<int> next(static_cast<size_t>(B));
+    std::vector<int> begin;
     for (int b = 0; b < B; ++b) begin.insert(begin.end(), tokens.begin() + b * T, tokens.begin() + b * T + shortest);
     for (int b = 0; b < B; ++b) std::copy_n(tokens.begin() + b * T, prompts[b], out.begin() + b * T);
     const std::vector<float>* logits = &generator.start(begin);

@@ -138,7 +138,8 @@ TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phas
 
 TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
     const std::string own = "mov.u32 %r1, buffer; setp.lt.u32 %p1, %r0, 32;" + kOwn;
-    const std::string store = own + "@%p1 bra $read; st.shared.u32 [%r2], %r0;", load = "ld.shared.u32 %r4, [%r2+128];";
+    const std::string store = own + "@%p1 bra $read; st.shared.u32 [%r2], %r0;";
+    const std::string load = "ld.shared.u32 %r4, [%r2+128];";
     check({{"both wait", store + "bar.sync 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
            {"one arrives", store + "bar.arrive 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
            {"the reader arrives only",
@@ -176,7 +177,9 @@ TEST_CASE("gpusim/asynchronous: a copy of a tensor's tile is swizzled, and zero 
         const std::vector<uint32_t> out = k.run(in, launch);
         for (uint32_t t = 0; t < 64; ++t) {
             INFO(swizzle << " " << t);
-            const uint32_t chunk = t / 4 % 8, row = 9 + t / 32, from = (row * 128 + chunk * 16);
+            const uint32_t chunk = t / 4 % 8;
+            const uint32_t row = 9 + t / 32;
+            const uint32_t from = (row * 128 + chunk * 16);
             const uint32_t mask = swizzle ? swizzle / 16u - 1 : 0;
             const uint32_t word = (from / 16 ^ (from / 128 & mask)) % 8 * 4 + t % 4;
             REQUIRE(out[t] == (row == 9 ? in[(row + 1) * 32 + word] : 0));
@@ -257,8 +260,8 @@ TEST_CASE("gpusim/asynchronous: wgmma multiplies swizzled tiles, and registers")
                 const std::vector<uint32_t> out = k.run(in, launch);
                 for (int t = 0; t < 128; ++t) {
                     for (int r = 0; r < 32; ++r) {
-                        const int row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8,
-                                  column = r / 4 * 8 + t % 4 * 2 + r % 2;
+                        const int row = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8;
+                        const int column = r / 4 * 8 + t % 4 * 2 + r % 2;
                         int sum = 0;
                         for (int k = 0; k < 32; ++k)
                             sum += value(row, k) * (trans_b ? value(64 + k % 16, column) : value(64 + column, k));
@@ -273,8 +276,9 @@ TEST_CASE("gpusim/asynchronous: wgmma multiplies swizzled tiles, and registers")
 
 TEST_CASE("gpusim/asynchronous: checks of wgmma") {
     const TensorMap map = rows_of_64(256, 80, 128);
-    const std::string begin = with_mbarrier(1) + copy_rows(80) + kDescriptors, ready = begin + wait() + kFence,
-                      mma = product(8, "%d6", 0, "0");
+    const std::string begin = with_mbarrier(1) + copy_rows(80) + kDescriptors;
+    const std::string ready = begin + wait() + kFence;
+    const std::string mma = product(8, "%d6", 0, "0");
     const std::string use = "add.f32 %f9, %f0, %f1;";
     const std::string from_registers = product(8, "{%r20, %r21, %r22, %r23}", 0, "0");
     check({{"right", ready + mma + kCommit + kWait + use, "", 128},

@@ -152,9 +152,11 @@ TEST_CASE("gpusim/checks: dynamic shared memory ends with its last byte") {
 TEST_CASE("gpusim/checks: launches that a device does not take") {
     const teon::GpuSheet& device = teon::kA100;
     const std::string arrays = ".shared .align 4 .b8 fixed[1000]; .extern .shared .align 1024 .b8 buffer[];";
-    const PtxKernel small("", kShared), both("mov.u32 %r9, fixed;" + kOwn, arrays),
-        large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");
-    const size_t unasked = unasked_dynamic_shared(both.program()), most = most_dynamic_shared(both.program(), device);
+    const PtxKernel small("", kShared);
+    const PtxKernel both("mov.u32 %r9, fixed;" + kOwn, arrays);
+    const PtxKernel large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");
+    const size_t unasked = unasked_dynamic_shared(both.program());
+    const size_t most = most_dynamic_shared(both.program(), device);
     REQUIRE(unasked == 47 * 1024);
     REQUIRE(most == 162 * 1024);
     struct Case {
@@ -211,8 +213,8 @@ TEST_CASE("gpusim/checks: blocks run by turns in random orders") {
 }
 
 TEST_CASE("gpusim/checks: device memory before griddepcontrol.wait") {
-    const PtxKernel hasty("ld.global.u32 %r1, [%d1]; griddepcontrol.wait;"),
-        patient("griddepcontrol.wait; ld.global.u32 %r1, [%d1];");
+    const PtxKernel hasty("ld.global.u32 %r1, [%d1]; griddepcontrol.wait;");
+    const PtxKernel patient("griddepcontrol.wait; ld.global.u32 %r1, [%d1];");
     Launch launch;
     REQUIRE(hasty.error(32, launch) == "");
     launch.early = true;

@@ -104,9 +104,10 @@ TEST_CASE("gpusim/instructions: shuffles") {
         return PtxKernel("ld.global.u32 %r1, [%d1]; mov.u32 %r9, 99;" + shuffle + "st.global.u32 [%d0], %r9;")
             .run(count(32));
     };
-    const auto bfly = run("shfl.sync.bfly.b32 %r9, %r1, 1, 31, -1;"),
-               up = run("shfl.sync.up.b32 %r9|%p1, %r1, 2, 0, -1;"),
-               down = run("shfl.sync.down.b32 %r9, %r1, 1, 0x1807, -1;"),  // within segments of 8
+    const auto bfly = run("shfl.sync.bfly.b32 %r9, %r1, 1, 31, -1;");
+    const auto up = run("shfl.sync.up.b32 %r9|%p1, %r1, 2, 0, -1;");
+    const auto down = run("shfl.sync.down.b32 %r9, %r1, 1, 0x1807, -1;");
+    const auto  // within segments of 8
         idx = run("shfl.sync.idx.b32 %r9, %r1, 5, 31, -1;");
     for (uint32_t l = 0; l < 32; ++l) {
         REQUIRE(bfly[l] == (l ^ 1));
@@ -154,7 +155,9 @@ TEST_CASE("gpusim/instructions: mma") {
     // Lane l stores D[row][column] = 1 + B[row][column] with row = l / 4, column = 2 (l % 4). Lane 4 column + row / 2
     // holds that element of B.
     for (uint32_t l = 0; l < 32; ++l) {
-        const uint32_t row = l / 4, column = 2 * (l % 4), holder = 4 * column + row / 2;
+        const uint32_t row = l / 4;
+        const uint32_t column = 2 * (l % 4);
+        const uint32_t holder = 4 * column + row / 2;
         REQUIRE(out[l] == bits(1.0f + static_cast<float>(holder + (row % 2 ? 64 : 0))));
     }
 }

@@ -60,7 +60,7 @@ void check_activation_at(Forward forward, Backward backward, size_t (*scratch_by
     Guarded<std::byte> scratch(static_cast<int64_t>(scratch_bytes(n, 1)), stream);
     backward(dx.data(), nullptr, scratch.data(), x_device.data(), ones.data(), n, 1, true, stream);
     const auto y = out.get(), slope = dx.get();
-    for (size_t i = 0; i < expected.size(); i++) {
+    for (size_t i = 0; i < expected.size(); ++i) {
         REQUIRE(static_cast<float>(y[i]) == static_cast<float>(T(expected[i].value)));
         REQUIRE(std::abs(static_cast<float>(slope[i]) - expected[i].slope) <= tolerance);
     }
@@ -105,7 +105,7 @@ void check_activation_backward(Backward backward, size_t (*scratch_bytes)(int N,
         backward(dx.data(), dbias.data(), scratch.data(), x_device.data(), dout_device.data(), N, C, true, stream);
         const auto expected = oracle(widen<Tracked>(x), widen<Tracked>(dout));
         auto sums = widen<Tracked>(before);
-        for (size_t i = 0; i < expected.size(); i++) sums[i % static_cast<size_t>(C)] += expected[i];
+        for (size_t i = 0; i < expected.size(); ++i) sums[i % static_cast<size_t>(C)] += expected[i];
         REQUIRE(compare(dx.get(), expected, roundings));
         REQUIRE(compare(dbias.get(), sums, roundings));
         REQUIRE(same_bits(x_device.get(), x));

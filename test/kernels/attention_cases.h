@@ -30,8 +30,8 @@ AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double 
                           random_values<T>(int64_t{s.B} * s.T * s.NH * s.HS, seed + 1),
                           {},
                           nullptr};
-    for (int64_t row = 0; row < int64_t{s.B} * s.T; row++)
-        for (int c = 0; c < (s.NH + s.NKV) * s.HS; c++) {
+    for (int64_t row = 0; row < int64_t{s.B} * s.T; ++row)
+        for (int c = 0; c < (s.NH + s.NKV) * s.HS; ++c) {
             T& x = in.qkv[row * s.qkv_width() + c];
             x = T(static_cast<float>(x) * static_cast<float>(std));
         }
@@ -41,8 +41,8 @@ AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double 
 // Documents of random lengths, many of a single token.
 inline std::vector<int> random_documents(int B, int T, uint64_t seed) {
     std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8), start(cut.size());
-    for (int b = 0; b < B; b++)
-        for (int t = 0; t < T; t++) {
+    for (int b = 0; b < B; ++b)
+        for (int t = 0; t < T; ++t) {
             const bool begins = t == 0 || cut[b * T + t] == 0 || (t > 1 && cut[b * T + t - 1] == 0);
             start[b * T + t] = begins ? t : start[b * T + t - 1];
         }
@@ -72,15 +72,15 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
     AttentionOracle<double> o;
     o.out.resize(in.dout.size());
     std::vector<float> dqkv(in.qkv.size()), p(s.T), dp(s.T);
-    for (int b = 0; b < s.B; b++)
-        for (int h = 0; h < s.NH; h++) {
+    for (int b = 0; b < s.B; ++b)
+        for (int h = 0; h < s.NH; ++h) {
             auto row = [&](int t, int head) { return ((int64_t{b} * s.T + t) * heads + head) * s.HS; };
             auto dot = [&](const std::vector<bf16>& x, int64_t i, int64_t j) {
                 float sum = 0.0f;
-                for (int c = 0; c < s.HS; c++) sum += static_cast<float>(x[i + c]) * static_cast<float>(in.qkv[j + c]);
+                for (int c = 0; c < s.HS; ++c) sum += static_cast<float>(x[i + c]) * static_cast<float>(in.qkv[j + c]);
                 return rounded(sum);
             };
-            for (int t = 0; t < s.T; t++) {
+            for (int t = 0; t < s.T; ++t) {
                 const int first = in.doc_start.empty() ? 0 : in.doc_start[b * s.T + t];
                 const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS, q = row(t, h);
                 auto key = [&](int u) { return row(u, s.NH + h / group); };
@@ -89,27 +89,27 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                     return in.factor ? rounded(x * static_cast<float>(in.factor(b, h, t, u))) : x;
                 };
                 float maximum = -INFINITY, sum = 0.0f, reduced = 0.0f;
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     p[u] = rounded(scale * dot(in.qkv, q, key(u)));
                     maximum = std::max(maximum, p[u]);
                 }
-                for (int u = first; u <= t; u++) sum += std::exp(p[u] - maximum);
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) sum += std::exp(p[u] - maximum);
+                for (int u = first; u <= t; ++u) {
                     p[u] = rounded(std::exp(p[u] - maximum) / sum);
                     dp[u] = drop(dot(in.dout, y, value(u)), u);
                     reduced += dp[u] * p[u];
                 }
                 std::vector<float> out(s.HS), dq(s.HS);
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     const float ds = rounded(rounded(p[u] * (dp[u] - reduced)) * scale);
-                    for (int c = 0; c < s.HS; c++) {
+                    for (int c = 0; c < s.HS; ++c) {
                         out[c] += drop(p[u], u) * static_cast<float>(in.qkv[value(u) + c]);
                         dq[c] += ds * static_cast<float>(in.qkv[key(u) + c]);
                         dqkv[key(u) + c] += ds * static_cast<float>(in.qkv[q + c]);
                         dqkv[value(u) + c] += drop(p[u], u) * static_cast<float>(in.dout[y + c]);
                     }
                 }
-                for (int c = 0; c < s.HS; c++) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];
+                for (int c = 0; c < s.HS; ++c) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];
             }
         }
     for (float x : dqkv) o.dqkv.push_back(rounded(x));
@@ -121,7 +121,7 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
 inline std::vector<double> naive_tolerance(const std::vector<Tracked>& expected, const std::vector<double>& naive,
                                            double times) {
     double error = 0, value = 0, magnitude = 0;
-    for (size_t i = 0; i < expected.size(); i++) {
+    for (size_t i = 0; i < expected.size(); ++i) {
         error = std::max(error, std::abs(naive[i] - expected[i].value));
         value = std::max(value, std::abs(expected[i].value));
         magnitude = std::max(magnitude, expected[i].magnitude);
@@ -156,7 +156,7 @@ inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<b
     REQUIRE(compare(actual.out, values_of(expected.out), naive_tolerance(expected.out, naive.out, 2)));
     // dQ, dK and dV have different scales.
     const int64_t end[] = {s.NH * s.HS, (s.NH + s.NKV) * s.HS, s.qkv_width()};
-    for (int part = 0; part < 3; part++) {
+    for (int part = 0; part < 3; ++part) {
         INFO("part " << part << " of dqkv");
         auto take = [&](const auto& x) { return columns(x, s.qkv_width(), part == 0 ? 0 : end[part - 1], end[part]); };
         const std::vector<Tracked> reference = take(expected.dqkv);

@@ -35,12 +35,16 @@ TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the worki
     Stream stream;
     for (int64_t n : {1, 31, 33, 97, 128, 257, 768, 70001}) {
         INFO("n = " << n);
-        const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2);
+        const auto weight = random_values<float>(n, 1);
+        const auto m = random_values<float>(n, 2);
         const auto v = squares(random_values<float>(n, 3));
-        Guarded<float> master(weight, stream), m_device(m, stream), v_device(v, stream), grad(n, stream);
+        Guarded<float> master(weight, stream);
+        Guarded<float> m_device(m, stream);
+        Guarded<float> v_device(v, stream);
+        Guarded<float> grad(n, stream);
         Guarded<T> work(n, stream);
         AdamwState<Tracked> expected{widen<Tracked>(weight), widen<Tracked>(m), widen<Tracked>(v)};
-        for (int t = 1; t <= 3; t++) {
+        for (int t = 1; t <= 3; ++t) {
             const auto gradient = random_values<float>(n, 10 + t);
             const float scale = t == 2 ? 0.25f : 1.0f;
             grad.set(gradient);
@@ -62,8 +66,9 @@ TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the worki
 TEST_CASE("kernels/adamw: the update is the same without working weights and at unaligned addresses") {
     Stream stream;
     const int64_t n = 1001;
-    const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2),
-               gradient = random_values<float>(n, 4);
+    const auto weight = random_values<float>(n, 1);
+    const auto m = random_values<float>(n, 2);
+    const auto gradient = random_values<float>(n, 4);
     const auto v = squares(random_values<float>(n, 3));
     Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
     auto update = [&](int64_t shift, bool with_work) {
@@ -71,7 +76,10 @@ TEST_CASE("kernels/adamw: the update is the same without working weights and at 
             values.insert(values.begin(), shift, 0.0f);
             return Guarded<float>(values, stream);
         };
-        Guarded<float> master = moved(weight), first = moved(m), second = moved(v), grad = moved(gradient);
+        Guarded<float> master = moved(weight);
+        Guarded<float> first = moved(m);
+        Guarded<float> second = moved(v);
+        Guarded<float> grad = moved(gradient);
         Guarded<float> work(n, stream);
         float* no_work = nullptr;
         teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
@@ -89,7 +97,10 @@ TEST_CASE("kernels/adamw: a skipped step changes nothing") {
     Stream stream;
     const int64_t n = 257;
     const auto values = squares(random_values<float>(n, 1));
-    Guarded<float> master(values, stream), work(values, stream), m(values, stream), v(values, stream);
+    Guarded<float> master(values, stream);
+    Guarded<float> work(values, stream);
+    Guarded<float> m(values, stream);
+    Guarded<float> v(values, stream);
     Guarded<float> grad(std::vector<float>(n, NAN), stream);
     StepControl skip = control_after(3, 0.0f);
     skip.skip = 1;
@@ -102,10 +113,13 @@ TEST_CASE("kernels/adamw: a skipped step changes nothing") {
 TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
     Stream stream;
     const int64_t n = 20011;
-    const auto weight = random_values<float>(n, 1), m = random_values<float>(n, 2),
-               v = squares(random_values<float>(n, 3));
-    Guarded<float> master(weight, stream), m_device(m, stream), v_device(v, stream),
-        grad(random_values<float>(n, 4), stream);
+    const auto weight = random_values<float>(n, 1);
+    const auto m = random_values<float>(n, 2);
+    const auto v = squares(random_values<float>(n, 3));
+    Guarded<float> master(weight, stream);
+    Guarded<float> m_device(m, stream);
+    Guarded<float> v_device(v, stream);
+    Guarded<float> grad(random_values<float>(n, 4), stream);
     Guarded<bf16> work(n, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
     REQUIRE(same_with_any_threads([&] {
@@ -121,20 +135,24 @@ TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
 TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the update moves towards zero") {
     Stream stream;
     const int64_t n = 1003;
-    const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2);
+    const auto weight = random_values<float>(n, 1);
+    const auto gradient = random_values<float>(n, 2);
     Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
     auto updated = [&](const ElementStep& step) {
-        Guarded<float> master(weight, stream), m(std::vector<float>(n, 0.0f), stream),
-            v(std::vector<float>(n, 0.0f), stream), grad(gradient, stream);
+        Guarded<float> master(weight, stream);
+        Guarded<float> m(std::vector<float>(n, 0.0f), stream);
+        Guarded<float> v(std::vector<float>(n, 0.0f), stream);
+        Guarded<float> grad(gradient, stream);
         float* no_work = nullptr;
         teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, kBeta1,
                            kBeta2, kEps, stream);
         return master.get();
     };
-    const auto plain = updated({kLr, 1.0f, 0.0f}), decayed = updated(kStep),
-               cautious = updated({kLr, 1.0f, kDecay, true});
+    const auto plain = updated({kLr, 1.0f, 0.0f});
+    const auto decayed = updated(kStep);
+    const auto cautious = updated({kLr, 1.0f, kDecay, true});
     int kept = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; ++i) {
         // The first update has the sign of the gradient.
         const bool decays = gradient[i] * weight[i] >= 0;
         REQUIRE(cautious[i] == (decays ? decayed[i] : plain[i]));
@@ -146,11 +164,15 @@ TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the
 // AdamW's update is 0 without gradient and momentum, Lion's where the interpolation is 0.
 TEST_CASE("kernels/adamw: with cautious weight decay, an update of exactly zero decays the weight") {
     Stream stream;
-    const std::vector<float> weight = {1.0f, -1.0f, 8.0f, 0.0f}, none(4, 0.0f);
+    const std::vector<float> weight = {1.0f, -1.0f, 8.0f, 0.0f};
+    const std::vector<float> none(4, 0.0f);
     const std::vector<float> expected = {0.75f, -0.75f, 6.0f, 0.0f};
     const ElementStep step{0.5f, 1.0f, 0.5f, true};
     Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
-    Guarded<float> master(weight, stream), m(none, stream), v(none, stream), grad(none, stream);
+    Guarded<float> master(weight, stream);
+    Guarded<float> m(none, stream);
+    Guarded<float> v(none, stream);
+    Guarded<float> grad(none, stream);
     float* no_work = nullptr;
     teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, step, kBeta1, kBeta2,
                        kEps, stream);
@@ -167,11 +189,12 @@ TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the workin
     for (int64_t n : {1, 31, 33, 128, 70001}) {
         for (bool cautious : {false, true}) {
             INFO("n = " << n << (cautious ? ", cautious" : ""));
-            Guarded<float> master(random_values<float>(n, 1), stream), m(random_values<float>(n, 2), stream),
-                grad(n, stream);
+            Guarded<float> master(random_values<float>(n, 1), stream);
+            Guarded<float> m(random_values<float>(n, 2), stream);
+            Guarded<float> grad(n, stream);
             Guarded<T> work(n, stream);
             LionState<Tracked> expected{widen<Tracked>(master.get()), widen<Tracked>(m.get())};
-            for (int t = 1; t <= 3; t++) {
+            for (int t = 1; t <= 3; ++t) {
                 const auto gradient = random_values<float>(n, 10 + t);
                 const float scale = t == 2 ? 0.25f : 1.0f;
                 grad.set(gradient);
@@ -192,8 +215,9 @@ TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the workin
 
 TEST_CASE("kernels/lion: a zero interpolation moves no weight, NaN is not hidden, a skipped step changes nothing") {
     Stream stream;
-    Guarded<float> master(std::vector<float>{1, 1, 1}, stream), m(std::vector<float>{0, 0.5f, NAN}, stream),
-        grad(std::vector<float>{0, 1, 0}, stream);
+    Guarded<float> master(std::vector<float>{1, 1, 1}, stream);
+    Guarded<float> m(std::vector<float>{0, 0.5f, NAN}, stream);
+    Guarded<float> grad(std::vector<float>{0, 1, 0}, stream);
     float* no_work = nullptr;
     StepControl skip = control_after(1, 1.0f);
     skip.skip = 1;

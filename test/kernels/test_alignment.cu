@@ -46,11 +46,16 @@ void same_at_every_alignment(F run) {
 TEMPLATE_TEST_CASE("kernels/alignment: activations have the same bits at every alignment", "", float, bf16) {
     using T = TestType;
     Stream stream;
-    const int N = 5, F = 72;
+    const int N = 5;
+    const int F = 72;
     const int64_t n = int64_t{N} * F;
-    const auto x = random_values<T>(2 * n, 1), dout = random_values<T>(n, 2);
+    const auto x = random_values<T>(2 * n, 1);
+    const auto dout = random_values<T>(n, 2);
     same_at_every_alignment([&](int64_t shift) {
-        Shifted<T> in(x, shift, stream), d(dout, shift, stream), out(dout, shift, stream), dx(x, shift, stream);
+        Shifted<T> in(x, shift, stream);
+        Shifted<T> d(dout, shift, stream);
+        Shifted<T> out(dout, shift, stream);
+        Shifted<T> dx(x, shift, stream);
         std::string bytes;
         swiglu_forward(out.data(), in.data(), N, F, stream);
         bytes += out.bytes();
@@ -66,12 +71,17 @@ TEMPLATE_TEST_CASE("kernels/alignment: activations have the same bits at every a
 TEMPLATE_TEST_CASE("kernels/alignment: a rotation has the same bits at every alignment", "", float, bf16) {
     using T = TestType;
     Stream stream;
-    const int N = 7, NH = 2, NKV = 1, HS = 32, positions = 50;
+    const int N = 7;
+    const int NH = 2;
+    const int NKV = 1;
+    const int HS = 32;
+    const int positions = 50;
     const auto x = random_values<T>(int64_t{N} * (NH + 2 * NKV) * HS, 1);
     Guarded<float> angles(random_values<float>(positions * HS, 2), stream);
     Guarded<int> at(random_ints(N, 3, positions), stream);
     same_at_every_alignment([&](int64_t shift) {
-        Shifted<T> forward(x, shift, stream), backward(x, shift, stream);
+        Shifted<T> forward(x, shift, stream);
+        Shifted<T> backward(x, shift, stream);
         rotary_forward(forward.data(), angles.data(), at.data(), N, NH, NKV, HS, stream);
         rotary_backward(backward.data(), angles.data(), at.data(), N, NH, NKV, HS, stream);
         return forward.bytes() + backward.bytes();
@@ -81,8 +91,9 @@ TEMPLATE_TEST_CASE("kernels/alignment: a rotation has the same bits at every ali
 TEST_CASE("kernels/alignment: elementwise updates have the same bits at every alignment") {
     Stream stream;
     const int64_t n = 1001;
-    const auto weight = random_values<float>(n, 1), gradient = random_values<float>(n, 2),
-               moment = random_values<float>(n, 3);
+    const auto weight = random_values<float>(n, 1);
+    const auto gradient = random_values<float>(n, 2);
+    const auto moment = random_values<float>(n, 3);
     const std::vector<float> second(n, 0.37f);
     Guarded<StepControl> control(std::vector<StepControl>{{.grad_norm = 1,
                                                            .scale = 0.3f,
@@ -95,8 +106,12 @@ TEST_CASE("kernels/alignment: elementwise updates have the same bits at every al
         same_at_every_alignment([&](int64_t shift) {
             const ElementStep step{0.01f, 0.9f, 0.1f, cautious};
             bf16* no_work = nullptr;
-            Shifted<float> adamw(weight, shift, stream), lion(weight, shift, stream), grad(gradient, shift, stream),
-                m(moment, shift, stream), v(second, shift, stream), own(moment, shift, stream);
+            Shifted<float> adamw(weight, shift, stream);
+            Shifted<float> lion(weight, shift, stream);
+            Shifted<float> grad(gradient, shift, stream);
+            Shifted<float> m(moment, shift, stream);
+            Shifted<float> v(second, shift, stream);
+            Shifted<float> own(moment, shift, stream);
             adamw_update(adamw.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, 0.9f, 0.95f,
                          1e-8f, stream);
             lion_update(lion.data(), no_work, own.data(), grad.data(), control.data(), n, step, 0.9f, 0.99f, stream);
@@ -106,16 +121,20 @@ TEST_CASE("kernels/alignment: elementwise updates have the same bits at every al
 
 TEST_CASE("kernels/alignment: momentum, unfolding and update have the same bits at every alignment") {
     Stream stream;
-    const int m = 9, n = 32;
+    const int m = 9;
+    const int n = 32;
     const int64_t size = int64_t{m} * n;
-    const auto weight = random_values<float>(size, 1), gradient = random_values<float>(size, 2),
-               moment = random_values<float>(size, 3);
+    const auto weight = random_values<float>(size, 1);
+    const auto gradient = random_values<float>(size, 2);
+    const auto moment = random_values<float>(size, 3);
     Guarded<StepControl> control(
         std::vector<StepControl>{{.grad_norm = 1, .scale = 0.3f, .updates = 1, .lr_factor = 0.7f}}, stream);
     Guarded<float> scales(std::vector<float>{0.37f}, stream);
     same_at_every_alignment([&](int64_t shift) {
-        Shifted<float> master(weight, shift, stream), grad(gradient, shift, stream), momentum(moment, shift, stream),
-            Z(weight, shift, stream);
+        Shifted<float> master(weight, shift, stream);
+        Shifted<float> grad(gradient, shift, stream);
+        Shifted<float> momentum(moment, shift, stream);
+        Shifted<float> Z(weight, shift, stream);
         Guarded<Slice> slices(std::vector<Slice>{{0, 0, 0, 0, 1.3f, 0.1f}}, stream);
         const SliceBatch batch{slices.data(), 1, m, n, shift % kVecWidth<float> == 0};
         Guarded<float> partial(momentum_parts(batch), stream);

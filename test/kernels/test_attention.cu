@@ -24,15 +24,18 @@ template <typename T>
 AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, DropoutMask mask = {}) {
     Context context;
     const Stream& stream = context.stream;
-    Guarded<T> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
-        dqkv(std::ssize(in.qkv), stream);
+    Guarded<T> qkv(in.qkv, stream);
+    Guarded<T> dout(in.dout, stream);
+    Guarded<T> out(std::ssize(in.dout), stream);
+    Guarded<T> dqkv(std::ssize(in.qkv), stream);
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
     Guarded<int64_t> first_sample(std::vector<int64_t>{kFirstSample}, stream);
     mask.first_sample = first_sample.data();
     const auto bytes = static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<T>));
-    Guarded<std::byte> forward_scratch(bytes, stream), backward_scratch(bytes, stream);
+    Guarded<std::byte> forward_scratch(bytes, stream);
+    Guarded<std::byte> backward_scratch(bytes, stream);
     attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
     attention_backward(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents,
                        s, context, mask);
@@ -65,7 +68,7 @@ void for_shapes(F f) {
         for (int HS : kHeadSizes) {
             const auto& [NH, NKV] = kHeads[turn % std::size(kHeads)];
             f(AttentionShape{T < 100 ? 2 : 1, T, NH, NKV, HS}, turn % 2 == 1, static_cast<uint64_t>(turn) * 10);
-            turn++;
+            ++turn;
         }
 }
 
@@ -91,13 +94,14 @@ TEST_CASE("kernels/attention: the oracle's gradient matches central differences 
     auto value = [&](const std::vector<double>& x) {
         const std::vector<double> out = attention_oracle(x, {}, doc_start, s).out;
         double sum = 0;
-        for (size_t i = 0; i < out.size(); i++) sum += out[i] * dout[i];
+        for (size_t i = 0; i < out.size(); ++i) sum += out[i] * dout[i];
         return sum;
     };
     const double h = 1e-5;
     std::vector<double> differences;
-    for (size_t i = 0; i < qkv.size(); i++) {
-        std::vector<double> up = qkv, down = qkv;
+    for (size_t i = 0; i < qkv.size(); ++i) {
+        std::vector<double> up = qkv;
+        std::vector<double> down = qkv;
         up[i] += h, down[i] -= h;
         differences.push_back((value(up) - value(down)) / (2 * h));
     }
@@ -145,8 +149,9 @@ TEST_CASE("kernels/attention: the oracle's gradient with dropout matches central
     };
     const double h = 1e-5;
     std::vector<double> differences;
-    for (size_t i = 0; i < in.qkv.size(); i++) {
-        std::vector<double> up = in.qkv, down = in.qkv;
+    for (size_t i = 0; i < in.qkv.size(); ++i) {
+        std::vector<double> up = in.qkv;
+        std::vector<double> down = in.qkv;
         up[i] += h, down[i] -= h;
         differences.push_back((value(up) - value(down)) / (2 * h));
     }
@@ -209,9 +214,10 @@ TEST_CASE("kernels/attention: scores far beyond the range of exp agree with the 
 TEST_CASE("kernels/attention: a row that sees only itself copies its value and has zero gradients of query and key") {
     const AttentionShape s{2, 97, 2, 2, 32};
     AttentionInputs<float> in = random_inputs<float>(s, 50);
-    for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
+    for (int i = 0; i < s.B * s.T; ++i) in.doc_start.push_back(i % s.T);
     const AttentionResult<float> r = run(s, in);
-    const int64_t C = s.NH * s.HS, width = s.qkv_width();
+    const int64_t C = s.NH * s.HS;
+    const int64_t width = s.qkv_width();
     REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
     REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
     agrees_with_oracle(s, in);
@@ -224,11 +230,13 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
     AttentionInputs<float> in = random_inputs<float>(s, 60);
     AttentionResult<float> expected;
     expected.lse.resize(s.NH * s.T);
-    for (int d = 0; d + 1 < static_cast<int>(std::size(start)); d++) {
-        const int begin = start[d], end = start[d + 1];
+    for (int d = 0; d + 1 < static_cast<int>(std::size(start)); ++d) {
+        const int begin = start[d];
+        const int end = start[d + 1];
         in.doc_start.insert(in.doc_start.end(), end - begin, begin);
         const AttentionShape alone{1, end - begin, s.NH, s.NKV, s.HS};
-        const int64_t width = s.qkv_width(), C = s.NH * s.HS;
+        const int64_t width = s.qkv_width();
+        const int64_t C = s.NH * s.HS;
         const AttentionResult<float> r =
             run<float>(alone, {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
                                {in.dout.begin() + begin * C, in.dout.begin() + end * C},
@@ -236,7 +244,7 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
                                nullptr});
         expected.out.insert(expected.out.end(), r.out.begin(), r.out.end());
         expected.dqkv.insert(expected.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
-        for (int h = 0; h < s.NH; h++)
+        for (int h = 0; h < s.NH; ++h)
             std::copy_n(r.lse.begin() + h * (end - begin), end - begin, expected.lse.begin() + h * s.T + begin);
     }
     const AttentionResult<float> actual = run(s, in);
@@ -254,9 +262,11 @@ TEST_CASE("kernels/attention: documents in one sequence equal the documents run 
 TEST_CASE("kernels/attention: later tokens change no bit of earlier rows") {
     const AttentionShape s{1, 150, 2, 1, 16};
     const int cut = 100;
-    AttentionInputs<float> in = random_inputs<float>(s, 70), other = in;
-    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); i++) other.qkv[i] = -3.0f * other.qkv[i];
-    AttentionResult<float> a = run(s, in), b = run(s, other);
+    AttentionInputs<float> in = random_inputs<float>(s, 70);
+    AttentionInputs<float> other = in;
+    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); ++i) other.qkv[i] = -3.0f * other.qkv[i];
+    AttentionResult<float> a = run(s, in);
+    AttentionResult<float> b = run(s, other);
     const int64_t kept = int64_t{cut} * s.NH * s.HS;
     a.out.resize(kept), b.out.resize(kept);
     REQUIRE(same_bits(a.out, b.out));
@@ -270,7 +280,7 @@ TEST_CASE("kernels/attention: a NaN in a key reaches every row that sees it") {
         const int place = T - 10;
         in.qkv[place * s.qkv_width() + s.HS] = std::numeric_limits<float>::quiet_NaN();
         const AttentionResult<float> r = run(s, in);
-        for (int t = 0; t < T; t++) {
+        for (int t = 0; t < T; ++t) {
             INFO("row " << t);
             REQUIRE(std::isnan(r.lse[t]) == (t >= place));
             REQUIRE(std::isnan(r.out[t * s.HS]) == (t >= place));
@@ -305,9 +315,12 @@ TEST_CASE("kernels/attention: scratch suffices for fewer and for shorter sequenc
     auto check = [&]<typename E>(E, const AttentionShape& s, int B, int T) {
         INFO(describe(s) << ", run with B " << B << ", T " << T);
         const AttentionShape part{B, T, s.NH, s.NKV, s.HS};
-        const int64_t packed = int64_t{B} * T * s.qkv_width(), plain = int64_t{B} * T * s.NH * s.HS;
-        Guarded<E> qkv(random_values<E>(packed, 1), stream), dout(random_values<E>(plain, 2), stream),
-            out(plain, stream), dqkv(packed, stream);
+        const int64_t packed = int64_t{B} * T * s.qkv_width();
+        const int64_t plain = int64_t{B} * T * s.NH * s.HS;
+        Guarded<E> qkv(random_values<E>(packed, 1), stream);
+        Guarded<E> dout(random_values<E>(plain, 2), stream);
+        Guarded<E> out(plain, stream);
+        Guarded<E> dqkv(packed, stream);
         Guarded<float> lse(int64_t{B} * s.NH * T, stream);
         Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<E>)), stream);
         attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), nullptr, part, context);
@@ -327,17 +340,21 @@ TEST_CASE("kernels/attention: a sequence's results do not depend on the number o
     const int B = 11;
     for (const AttentionShape& s : {AttentionShape{B, 160, 6, 3, 16}, AttentionShape{B, 160, 16, 16, 64}}) {
         auto run = [&]<typename E>(E, const AttentionShape& shape, int first) {
-            const int64_t packed = s.T * s.qkv_width(), plain = int64_t{s.T} * s.NH * s.HS;
-            const auto all_qkv = random_values<E>(B * packed, 1), all_dout = random_values<E>(B * plain, 2);
+            const int64_t packed = s.T * s.qkv_width();
+            const int64_t plain = int64_t{s.T} * s.NH * s.HS;
+            const auto all_qkv = random_values<E>(B * packed, 1);
+            const auto all_dout = random_values<E>(B * plain, 2);
             auto part = [&](const std::vector<E>& x, int64_t size) {
                 return std::vector<E>(x.begin() + first * size, x.begin() + (first + shape.B) * size);
             };
-            Guarded<E> qkv(part(all_qkv, packed), context.stream), dout(part(all_dout, plain), context.stream);
-            Guarded<E> out(shape.B * plain, context.stream), dqkv(shape.B * packed, context.stream);
+            Guarded<E> qkv(part(all_qkv, packed), context.stream);
+            Guarded<E> dout(part(all_dout, plain), context.stream);
+            Guarded<E> out(shape.B * plain, context.stream);
+            Guarded<E> dqkv(shape.B * packed, context.stream);
             Guarded<float> lse(int64_t{shape.B} * s.NH * s.T, context.stream);
             std::vector<int> starts;  // sequence b has documents of 20 + b tokens
-            for (int b = first; b < first + shape.B; b++)
-                for (int t = 0; t < s.T; t++) starts.push_back(t / (20 + b) * (20 + b));
+            for (int b = first; b < first + shape.B; ++b)
+                for (int t = 0; t < s.T; ++t) starts.push_back(t / (20 + b) * (20 + b));
             Guarded<int> doc_start(starts, context.stream);
             Guarded<std::byte> scratch(attention_scratch_bytes(shape, dtype_of<E>), context.stream);
             attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), doc_start.data(), shape, context);

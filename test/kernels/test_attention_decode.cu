@@ -22,14 +22,17 @@ std::pair<std::vector<T>, std::vector<T>> decode(const DecodeCase& c, const std:
     const Stream& stream = context.stream;
     const int64_t width = c.s.qkv_width();
     const int first = c.s.T - 1;
-    std::vector<T> before, last;
-    for (int b = 0; b < c.s.B; b++) {
+    std::vector<T> before;
+    std::vector<T> last;
+    for (int b = 0; b < c.s.B; ++b) {
         const auto row = qkv.begin() + b * c.s.T * width;
         before.insert(before.end(), row, row + first * width);
         last.insert(last.end(), row + first * width, row + c.s.T * width);
     }
-    Guarded<T> cache(int64_t{c.s.B} * c.capacity * 2 * c.s.NKV * c.s.HS, stream),
-        out(int64_t{c.s.B} * c.s.NH * c.s.HS, stream), before_(before, stream), last_(last, stream);
+    Guarded<T> cache(int64_t{c.s.B} * c.capacity * 2 * c.s.NKV * c.s.HS, stream);
+    Guarded<T> out(int64_t{c.s.B} * c.s.NH * c.s.HS, stream);
+    Guarded<T> before_(before, stream);
+    Guarded<T> last_(last, stream);
     AttentionShape s = c.s;
     s.T = first;
     if (first > 0) cache_append(cache.data(), before_.data(), s, 0, c.capacity, stream);
@@ -56,18 +59,19 @@ void agrees_with_oracle() {
         INFO("B=" << c.s.B << " keys=" << c.s.T << " NH=" << c.s.NH << " NKV=" << c.s.NKV << " HS=" << c.s.HS);
         auto qkv = random_values<T>(c.s.B * c.s.T * c.s.qkv_width(), 7);
         // Scores grow along a sequence, so that the maximum changes from tile to tile.
-        const int64_t width = c.s.qkv_width(), queries = int64_t{c.s.NH} * c.s.HS;
-        for (int64_t i = 0; i < static_cast<int64_t>(qkv.size()); i++)
+        const int64_t width = c.s.qkv_width();
+        const int64_t queries = int64_t{c.s.NH} * c.s.HS;
+        for (int64_t i = 0; i < static_cast<int64_t>(qkv.size()); ++i)
             if (i % width >= queries)
                 qkv[i] = T(static_cast<float>(qkv[i]) * (1.0f + static_cast<float>(i / width % c.s.T) / c.s.T));
         const auto [out, cache] = decode(c, qkv);
         // The other rows are not compared. To save time, they see only their own key.
         std::vector<int> doc_start(static_cast<size_t>(c.s.B) * c.s.T);
-        for (int i = 0; i < c.s.B * c.s.T; i++) doc_start[i] = i % c.s.T == c.s.T - 1 ? 0 : i % c.s.T;
+        for (int i = 0; i < c.s.B * c.s.T; ++i) doc_start[i] = i % c.s.T == c.s.T - 1 ? 0 : i % c.s.T;
         const auto all = attention_oracle(widen<Tracked>(qkv), {}, doc_start, c.s).out;
         std::vector<Tracked> expected;
         const int64_t row = int64_t{c.s.NH} * c.s.HS;
-        for (int b = 0; b < c.s.B; b++) {
+        for (int b = 0; b < c.s.B; ++b) {
             const auto end = all.begin() + (b + 1) * c.s.T * row;
             expected.insert(expected.end(), end - row, end);
         }
@@ -85,12 +89,13 @@ TEST_CASE("kernels/attention_decode: the last row equals that of the whole seque
 TEST_CASE("kernels/attention_decode: the cache holds the rows appended, and nothing else is written") {
     for (const DecodeCase& c : kCases) {
         const auto qkv = random_values<bf16>(c.s.B * c.s.T * c.s.qkv_width(), 8);
-        const int64_t width = c.s.qkv_width(), row = 2 * c.s.NKV * c.s.HS;
+        const int64_t width = c.s.qkv_width();
+        const int64_t row = 2 * c.s.NKV * c.s.HS;
         bf16 unwritten;
         unwritten.bits = 0xffff;
         std::vector<bf16> expected(static_cast<size_t>(c.s.B * c.capacity * row), unwritten);
-        for (int b = 0; b < c.s.B; b++)
-            for (int t = 0; t < c.s.T; t++)
+        for (int b = 0; b < c.s.B; ++b)
+            for (int t = 0; t < c.s.T; ++t)
                 std::copy_n(qkv.begin() + (b * c.s.T + t) * width + (width - row), row,
                             expected.begin() + (b * c.capacity + t) * row);
         REQUIRE(same_bits(decode(c, qkv).second, expected));

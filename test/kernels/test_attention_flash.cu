@@ -14,9 +14,12 @@ namespace {
 AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in,
                                 std::vector<float>* dbias = nullptr, bool accumulate = false) {
     Stream stream;
-    Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
-        dqkv(std::ssize(in.qkv), stream);
-    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream), bias(dbias ? *dbias : std::vector<float>(), stream);
+    Guarded<bf16> qkv(in.qkv, stream);
+    Guarded<bf16> dout(in.dout, stream);
+    Guarded<bf16> out(std::ssize(in.dout), stream);
+    Guarded<bf16> dqkv(std::ssize(in.qkv), stream);
+    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
+    Guarded<float> bias(dbias ? *dbias : std::vector<float>(), stream);
     Guarded<int> doc_start(in.doc_start, stream);
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
     const size_t bytes = flash_attention_scratch_bytes(s, dbias != nullptr);
@@ -36,9 +39,9 @@ void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<bf16>& in
 // doc_start for documents that begin at `begins` in every sequence.
 std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
     std::vector<int> start;
-    for (int b = 0; b < B; b++) {
+    for (int b = 0; b < B; ++b) {
         size_t next = 0;
-        for (int t = 0, begin = 0; t < T; t++) {
+        for (int t = 0, begin = 0; t < T; ++t) {
             if (next < begins.size() && begins[next] == t) begin = begins[next++];
             start.push_back(begin);
         }
@@ -58,7 +61,7 @@ TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive comp
                 AttentionInputs<bf16> in = random_inputs<bf16>(s, 10 * turn);
                 if (turn % 4 == 1) in.doc_start = random_documents(s.B, s.T, 10 * turn + 2);
                 agrees_with_oracle(s, in);
-                turn++;
+                ++turn;
             }
 }
 
@@ -88,8 +91,8 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
         // The running maximum changes at every tile, or never after the first.
         for (bool growing : {true, false}) {
             AttentionInputs<bf16> in = random_inputs<bf16>(s, 350);
-            for (int t = 0; t < s.T; t++)
-                for (int c = s.NH * HS; c < (s.NH + s.NKV) * HS; c++) {
+            for (int t = 0; t < s.T; ++t)
+                for (int c = s.NH * HS; c < (s.NH + s.NKV) * HS; ++c) {
                     bf16& x = in.qkv[t * s.qkv_width() + c];
                     x = bf16(static_cast<float>(x) * static_cast<float>(growing ? t : s.T - t));
                 }
@@ -102,9 +105,10 @@ TEST_CASE(
     "kernels/attention_flash: a row that sees only itself copies its value and has zero gradients of query and key") {
     const AttentionShape s{2, 97, 2, 2, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 360);
-    for (int i = 0; i < s.B * s.T; i++) in.doc_start.push_back(i % s.T);
+    for (int i = 0; i < s.B * s.T; ++i) in.doc_start.push_back(i % s.T);
     const AttentionResult<bf16> r = run_flash(s, in);
-    const int64_t C = s.NH * s.HS, width = s.qkv_width();
+    const int64_t C = s.NH * s.HS;
+    const int64_t width = s.qkv_width();
     REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
     REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
     // dP - D is 0 except for rounding errors of two sums of HS products in float. It is then multiplied by keys and
@@ -119,9 +123,9 @@ TEST_CASE("kernels/attention_flash: a row that sees no key is 0 and has zero gra
     in.doc_start = documents_at({}, s.B, s.T);
     in.doc_start.back() = s.T;
     const AttentionResult<bf16> r = run_flash(s, in);
-    for (int c = 0; c < s.HS; c++) {
+    for (int c = 0; c < s.HS; ++c) {
         REQUIRE(static_cast<float>(r.out[(s.T - 1) * s.HS + c]) == 0.0f);
-        for (int part = 0; part < 3; part++)
+        for (int part = 0; part < 3; ++part)
             REQUIRE(static_cast<float>(r.dqkv[(s.T - 1) * s.qkv_width() + part * s.HS + c]) == 0.0f);
     }
     REQUIRE(r.lse.back() == -std::numeric_limits<float>::infinity());
@@ -134,7 +138,8 @@ TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the docum
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 380);
     in.doc_start = documents_at({cut}, 1, s.T);
     const AttentionResult<bf16> whole = run_flash(s, in);
-    const int64_t width = s.qkv_width(), C = s.NH * s.HS;
+    const int64_t width = s.qkv_width();
+    const int64_t C = s.NH * s.HS;
     AttentionResult<bf16> parts;
     for (auto [begin, end] : {std::pair{0, cut}, {cut, s.T}}) {
         const AttentionResult<bf16> r = run_flash({1, end - begin, s.NH, s.NKV, s.HS},
@@ -151,10 +156,12 @@ TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the docum
 TEST_CASE("kernels/attention_flash: later tokens change no bit of earlier rows") {
     const AttentionShape s{1, 200, 2, 1, 128};
     const int cut = 131;
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 390), other = in;
-    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); i++)
+    AttentionInputs<bf16> in = random_inputs<bf16>(s, 390);
+    AttentionInputs<bf16> other = in;
+    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); ++i)
         other.qkv[i] = bf16(-3.0f * static_cast<float>(other.qkv[i]));
-    AttentionResult<bf16> a = run_flash(s, in), b = run_flash(s, other);
+    AttentionResult<bf16> a = run_flash(s, in);
+    AttentionResult<bf16> b = run_flash(s, other);
     const int64_t kept = int64_t{cut} * s.NH * s.HS;
     a.out.resize(kept), b.out.resize(kept);
     REQUIRE(same_bits(a.out, b.out));
@@ -167,7 +174,7 @@ TEST_CASE("kernels/attention_flash: a NaN in a key reaches every row that sees i
     const int place = 70;
     in.qkv[place * s.qkv_width() + s.HS] = bf16(std::numeric_limits<float>::quiet_NaN());
     const AttentionResult<bf16> r = run_flash(s, in);
-    for (int t = 0; t < s.T; t++) {
+    for (int t = 0; t < s.T; ++t) {
         INFO("row " << t);
         REQUIRE(std::isnan(r.lse[t]) == (t >= place));
         REQUIRE(std::isnan(static_cast<float>(r.out[t * s.HS])) == (t >= place));
@@ -179,11 +186,13 @@ TEST_CASE("kernels/attention_flash: either backward pass may follow either forwa
     const AttentionInputs<bf16> in = random_inputs<bf16>(s, 410);
     Context context;
     const Stream& stream = context.stream;
-    Guarded<bf16> qkv(in.qkv, stream), dout(in.dout, stream), out(std::ssize(in.dout), stream),
-        dqkv(std::ssize(in.qkv), stream);
+    Guarded<bf16> qkv(in.qkv, stream);
+    Guarded<bf16> dout(in.dout, stream);
+    Guarded<bf16> out(std::ssize(in.dout), stream);
+    Guarded<bf16> dqkv(std::ssize(in.qkv), stream);
     Guarded<float> lse(int64_t{s.NH} * s.T, stream);
-    Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)), stream),
-        flash_scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s)), stream);
+    Guarded<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)), stream);
+    Guarded<std::byte> flash_scratch(static_cast<int64_t>(flash_attention_scratch_bytes(s)), stream);
     flash_attention_forward(out.data(), lse.data(), qkv.data(), nullptr, s, stream);
     attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), nullptr, s,
                        context);
@@ -217,18 +226,22 @@ TEST_CASE(
             if (turn++ % 3 == 1) in.doc_start = random_documents(s.B, s.T, turn);
             INFO(describe(s));
             const int64_t width = s.qkv_width();
-            std::vector<float> fresh(width, NAN), added = random_values<float>(width, 7), before = added;
+            std::vector<float> fresh(width, NAN);
+            std::vector<float> added = random_values<float>(width, 7);
+            std::vector<float> before = added;
             const AttentionResult<bf16> r = run_flash(s, in, &fresh);
             REQUIRE(same_bits(run_flash(s, in, &added, true).dqkv, r.dqkv));
             REQUIRE(same_bits(run_flash(s, in).dqkv, r.dqkv));
             // The sums are float sums of the elements before these are rounded to bf16.
-            std::vector<double> sums(width), tolerance(width), sums_added;
-            for (size_t i = 0; i < r.dqkv.size(); i++) {
+            std::vector<double> sums(width);
+            std::vector<double> tolerance(width);
+            std::vector<double> sums_added;
+            for (size_t i = 0; i < r.dqkv.size(); ++i) {
                 const double x = static_cast<float>(r.dqkv[i]);
                 sums[i % width] += x;
                 tolerance[i % width] += 1.01 * kUnitRoundoff<bf16> * std::abs(x) + 1e-6;
             }
-            for (int64_t i = 0; i < width; i++) sums_added.push_back(sums[i] + before[i]);
+            for (int64_t i = 0; i < width; ++i) sums_added.push_back(sums[i] + before[i]);
             REQUIRE(compare(fresh, sums, tolerance));
             REQUIRE(compare(added, sums_added, tolerance));
         }

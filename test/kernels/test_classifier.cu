@@ -50,8 +50,8 @@ void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed, double 
     INFO(fmt::format("{} N={} V={} Vp={} std={} mean={}", name_of(dtype_of<T>), N, V, Vp, std, mean));
     const float grad_scale = 0.25f;
     std::vector<T> logits = random_values<T>(int64_t{N} * Vp, seed, std, mean);
-    for (int n = 0; n < N; n++)
-        for (int j = V; j < Vp; j++) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
+    for (int n = 0; n < N; ++n)
+        for (int j = V; j < Vp; ++j) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
     std::vector<int> targets = random_ints(N, seed + 1, V);
     targets[0] = V - 1;
     if (N > 2) targets[1] = 0, targets[2] = -1;
@@ -65,7 +65,8 @@ void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed, double 
 
 template <typename T>
 void ignores_negative_targets() {
-    const int V = 257, Vp = 320;
+    const int V = 257;
+    const int Vp = 320;
     std::vector<T> logits(2 * Vp, T(kNaN));
     Result<T> r = run(logits, {-1, -100}, V, Vp);
     REQUIRE(r.losses == std::vector<float>{0.0f, 0.0f});
@@ -75,8 +76,11 @@ void ignores_negative_targets() {
 }  // namespace
 
 TEST_CASE("kernels/classifier: the oracle's gradient matches central differences of its loss") {
-    const int N = 3, V = 7, Vp = 9;
-    const double h = 1e-5, scale = 0.5;
+    const int N = 3;
+    const int V = 7;
+    const int Vp = 9;
+    const double h = 1e-5;
+    const double scale = 0.5;
     std::vector<double> logits = random_values<double>(N * Vp, 1);
     const std::vector<int> targets{6, -1, 2};
     auto total = [&](const std::vector<double>& x) {
@@ -86,8 +90,9 @@ TEST_CASE("kernels/classifier: the oracle's gradient matches central differences
     };
     const std::vector<double> gradient = classifier_oracle(logits, targets, N, V, Vp, scale).dlogits;
     std::vector<double> differences;
-    for (size_t i = 0; i < logits.size(); i++) {
-        std::vector<double> up = logits, down = logits;
+    for (size_t i = 0; i < logits.size(); ++i) {
+        std::vector<double> up = logits;
+        std::vector<double> down = logits;
         up[i] += h, down[i] -= h;
         differences.push_back(scale * (total(up) - total(down)) / (2 * h));
     }
@@ -140,8 +145,8 @@ TEST_CASE("kernels/classifier: a target outside the vocabulary gives NaN, in its
         for (int target : {V, Vp, 1 << 30}) {
             Result<float> r = run(logits, {1, target, 3}, V, Vp);
             REQUIRE(std::isnan(r.losses[1]));
-            for (int j = 0; j < V; j++) REQUIRE(std::isnan(r.logits[Vp + j]));
-            for (int j = V; j < Vp; j++) REQUIRE(r.logits[Vp + j] == 0.0f);
+            for (int j = 0; j < V; ++j) REQUIRE(std::isnan(r.logits[Vp + j]));
+            for (int j = V; j < Vp; ++j) REQUIRE(r.logits[Vp + j] == 0.0f);
             for (int row : {0, 2}) {
                 REQUIRE(r.losses[row] == good.losses[row]);
                 REQUIRE(same_bits(row_of(r.logits, row, Vp), row_of(good.logits, row, Vp)));
@@ -177,7 +182,8 @@ TEST_CASE("kernels/classifier: without a gradient, logits are unchanged and loss
     for (int V : {257, 3001}) {
         const std::vector<bf16> logits = random_values<bf16>(5 * V, 7);
         const std::vector<int> targets{0, -1, 5, V - 1, 17};
-        Result<bf16> with = run(logits, targets, V, V), without = run(logits, targets, V, V, 1.0f, false);
+        Result<bf16> with = run(logits, targets, V, V);
+        Result<bf16> without = run(logits, targets, V, V, 1.0f, false);
         REQUIRE(same_bits(without.losses, with.losses));
         REQUIRE(same_bits(without.logits, logits));
     }
@@ -185,7 +191,8 @@ TEST_CASE("kernels/classifier: without a gradient, logits are unchanged and loss
 
 TEST_CASE("kernels/classifier: the same bits on any number of OS threads") {
     for (int V : {257, 4099}) {
-        const int N = 37, Vp = V + 61;
+        const int N = 37;
+        const int Vp = V + 61;
         const std::vector<float> logits = random_values<float>(int64_t{N} * Vp, 8);
         const std::vector<int> targets = random_ints(N, 9, V);
         auto bytes = [&] {

@@ -14,5 +14,5 @@ TEST_CASE("kernels/column_sums: the scratch for sums over N rows suffices for fe
     const auto qk_norm_bytes = [](int N, int C) { return qk_norm_backward_scratch_bytes(N, {1, 1, C, C}); };
     for (size_t (*bytes)(int N, int C) : {layernorm_backward_scratch_bytes, rmsnorm_backward_scratch_bytes,
                                           gelu_backward_scratch_bytes, relu2_backward_scratch_bytes, +qk_norm_bytes})
-        for (int N = 2; N <= 40000; N++) REQUIRE(bytes(N - 1, 3) <= bytes(N, 3));
+        for (int N = 2; N <= 40000; ++N) REQUIRE(bytes(N - 1, 3) <= bytes(N, 3));
 }

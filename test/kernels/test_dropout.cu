@@ -28,7 +28,9 @@ template <typename T>
 std::vector<T> run(const Rows& s, const std::vector<T>& in, const std::vector<T>& residual, DropoutMask mask) {
     Stream stream;
     Guarded<int64_t> first_sample(std::vector<int64_t>{kFirstSample}, stream);
-    Guarded<T> x(in, stream), r(residual, stream), out(s.size(), stream);
+    Guarded<T> x(in, stream);
+    Guarded<T> r(residual, stream);
+    Guarded<T> out(s.size(), stream);
     mask.first_sample = first_sample.data();
     const T* none = nullptr;
     dropout(out.data(), residual.empty() ? none : r.data(), x.data(), s.B * s.T, s.T, s.C, mask, stream);
@@ -39,7 +41,8 @@ std::vector<T> run(const Rows& s, const std::vector<T>& in, const std::vector<T>
 }
 
 double factor(const Rows& s, const DropoutMask& m, int64_t i) {
-    const int64_t row = i / s.C, sample = kFirstSample + m.first_sequence + row / s.T;
+    const int64_t row = i / s.C;
+    const int64_t sample = kFirstSample + m.first_sequence + row / s.T;
     return dropout_factor(m.p, m.seed, m.site, static_cast<uint64_t>(sample), static_cast<uint32_t>(row % s.T),
                           static_cast<uint32_t>(i % s.C));
 }
@@ -69,9 +72,11 @@ TEMPLATE_TEST_CASE("kernels/dropout: elements are dropped or scaled as the mask'
             INFO("B = " << s.B << ", T = " << s.T << ", C = " << s.C << ", p = " << p);
             DropoutMask mask = kMask;
             mask.p = p;
-            const std::vector<T> in = random_values<T>(s.size(), 1), residual = random_values<T>(s.size(), 2);
-            std::vector<Tracked> scaled, added;
-            for (int64_t i = 0; i < s.size(); i++) {
+            const std::vector<T> in = random_values<T>(s.size(), 1);
+            const std::vector<T> residual = random_values<T>(s.size(), 2);
+            std::vector<Tracked> scaled;
+            std::vector<Tracked> added;
+            for (int64_t i = 0; i < s.size(); ++i) {
                 // The float factor has two roundings, of 1 - p and of the division; near p = 1 the first one grows.
                 const double f = factor(s, mask, i);
                 const Tracked product = Tracked(static_cast<double>(static_cast<float>(in[i]))) * Tracked(f, 4 * f);
@@ -81,7 +86,7 @@ TEMPLATE_TEST_CASE("kernels/dropout: elements are dropped or scaled as the mask'
             REQUIRE(compare(run(s, in, {}, mask), scaled, 2));
             REQUIRE(compare(run(s, in, residual, mask), added, 2));
             const std::vector<T> out = run(s, in, residual, mask);
-            for (int64_t i = 0; i < s.size(); i++)
+            for (int64_t i = 0; i < s.size(); ++i)
                 if (factor(s, mask, i) == 0) REQUIRE(static_cast<float>(out[i]) == static_cast<float>(residual[i]));
         }
 }
@@ -104,7 +109,7 @@ TEST_CASE("kernels/dropout: the mask's mean is 1 within 5 sigma, and masks of ne
     const auto n = static_cast<double>(s.size());
     const auto mean_product = [&](const std::vector<float>& a, const std::vector<float>& b, size_t shift) {
         double sum = 0;
-        for (size_t i = 0; i + shift < a.size(); i++) sum += (double{a[i]} - 1) * (double{b[i + shift]} - 1);
+        for (size_t i = 0; i + shift < a.size(); ++i) sum += (double{a[i]} - 1) * (double{b[i + shift]} - 1);
         return sum / n;
     };
     for (const float p : {0.01f, 0.1f, 0.5f, 0.9f}) {
@@ -120,10 +125,10 @@ TEST_CASE("kernels/dropout: the mask's mean is 1 within 5 sigma, and masks of ne
         // The product of two independent deviations has mean 0 and variance p^2 / (1 - p)^2.
         const double limit = 5 * variance / std::sqrt(n);
         for (const size_t shift : {1, 2, 3, 4, 512, 512 * 64}) REQUIRE(std::abs(mean_product(a, a, shift)) < limit);
-        for (int which = 0; which < 3; which++) {
+        for (int which = 0; which < 3; ++which) {
             DropoutMask other = mask;
-            if (which == 0) other.site++;
-            if (which == 1) other.seed++;
+            if (which == 0) ++other.site;
+            if (which == 1) ++other.seed;
             if (which == 2) other.first_sequence += s.B;
             REQUIRE(std::abs(mean_product(a, factors(s, other), 0)) < limit);
         }

@@ -29,18 +29,25 @@ TEMPLATE_TEST_CASE("kernels/embedding: forward is the rounded sum of two rows, o
     for (auto [N, C, V] : kShapes) {
         INFO("N = " << N << ", C = " << C << ", V = " << V);
         const int64_t n = int64_t{N} * C;
-        const auto tokens = random_ints(N, 1, V), positions = random_ints(N, 2, N);
-        const auto wte = random_values<T>(int64_t{V} * C, 3), wpe = random_values<T>(n, 4);
-        std::vector<T> sum, copied;
-        for (int i = 0; i < N; i++) {
-            for (int j = 0; j < C; j++) {
-                const T a = wte[int64_t{tokens[i]} * C + j], b = wpe[int64_t{positions[i]} * C + j];
+        const auto tokens = random_ints(N, 1, V);
+        const auto positions = random_ints(N, 2, N);
+        const auto wte = random_values<T>(int64_t{V} * C, 3);
+        const auto wpe = random_values<T>(n, 4);
+        std::vector<T> sum;
+        std::vector<T> copied;
+        for (int i = 0; i < N; ++i) {
+            for (int j = 0; j < C; ++j) {
+                const T a = wte[int64_t{tokens[i]} * C + j];
+                const T b = wpe[int64_t{positions[i]} * C + j];
                 copied.push_back(a);
                 sum.push_back(T(static_cast<float>(a) + static_cast<float>(b)));
             }
         }
-        Guarded<int> tokens_device(tokens, stream), positions_device(positions, stream);
-        Guarded<T> wte_device(wte, stream), wpe_device(wpe, stream), out(n, stream);
+        Guarded<int> tokens_device(tokens, stream);
+        Guarded<int> positions_device(positions, stream);
+        Guarded<T> wte_device(wte, stream);
+        Guarded<T> wpe_device(wpe, stream);
+        Guarded<T> out(n, stream);
         embedding_forward(out.data(), tokens_device.data(), positions_device.data(), wte_device.data(),
                           wpe_device.data(), N, C, stream);
         REQUIRE(same_bits(out.get(), sum));
@@ -60,19 +67,20 @@ TEMPLATE_TEST_CASE("kernels/embedding: backward adds to the rows that ids name, 
         const auto before = random_values<float>(int64_t{V} * C, 7);
         std::vector<Tracked> expected = widen<Tracked>(before);
         std::vector<bool> named(V, false);
-        for (int i = 0; i < N; i++) {
+        for (int i = 0; i < N; ++i) {
             named[ids[i]] = true;
-            for (int j = 0; j < C; j++)
+            for (int j = 0; j < C; ++j)
                 expected[int64_t{ids[i]} * C + j] += Tracked(static_cast<float>(dout[int64_t{i} * C + j]));
         }
-        Guarded<int> ids_device(ids, stream), order_device(order_of(ids), stream);
+        Guarded<int> ids_device(ids, stream);
+        Guarded<int> order_device(order_of(ids), stream);
         Guarded<T> dout_device(dout, stream);
         Guarded<float> dtable(before, stream);
         embedding_backward(dtable.data(), dout_device.data(), ids_device.data(), order_device.data(), N, C, stream);
         const auto actual = dtable.get();
         REQUIRE(compare(actual, expected, kRoundings));
         bool others_untouched = true;
-        for (size_t i = 0; i < actual.size(); i++) others_untouched &= named[i / C] || actual[i] == before[i];
+        for (size_t i = 0; i < actual.size(); ++i) others_untouched &= named[i / C] || actual[i] == before[i];
         REQUIRE(others_untouched);
     }
 }
@@ -82,8 +90,10 @@ TEMPLATE_TEST_CASE("kernels/embedding: the same bits on any number of OS threads
     Stream stream;
     for (auto [N, C, V] : {Shape{257, 128, 13}, Shape{70, 2049, 2}, Shape{131, 2304, 9}}) {
         const auto ids = random_ints(N, 5, V);
-        Guarded<int> ids_device(ids, stream), order_device(order_of(ids), stream);
-        Guarded<T> dout(random_values<T>(int64_t{N} * C, 6), stream), out(int64_t{N} * C, stream);
+        Guarded<int> ids_device(ids, stream);
+        Guarded<int> order_device(order_of(ids), stream);
+        Guarded<T> dout(random_values<T>(int64_t{N} * C, 6), stream);
+        Guarded<T> out(int64_t{N} * C, stream);
         Guarded<T> wte(random_values<T>(int64_t{V} * C, 8), stream);
         Guarded<float> dtable(int64_t{V} * C, stream);
         REQUIRE(same_with_any_threads([&, N = N, C = C, V = V] {

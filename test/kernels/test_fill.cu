@@ -18,7 +18,7 @@ TEST_CASE("kernels/fill: Philox4x32-10 gives the published known answers") {
                                       0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}};
     for (const auto& a : answers) {
         const PhiloxCounter result = philox4x32_10({{a[0], a[1], a[2], a[3]}}, {{a[4], a[5]}});
-        for (int i = 0; i < 4; i++) REQUIRE(result.v[i] == a[6 + i]);
+        for (int i = 0; i < 4; ++i) REQUIRE(result.v[i] == a[6 + i]);
     }
 }
 
@@ -36,16 +36,18 @@ static std::vector<float> normal(int rows, int cols, int logical_rows, int logic
 }
 
 TEST_CASE("kernels/fill: normal numbers are Box-Muller of Philox(element / 4, tensor; seed)") {
-    const uint64_t seed = 0x123456789abcdefull, tensor = 0xfedcba9876543210ull;
+    const uint64_t seed = 0x123456789abcdefull;
+    const uint64_t tensor = 0xfedcba9876543210ull;
     const auto x = normal(3, 33, 3, 33, 0.5f, seed, tensor);
     std::vector<Tracked> expected;
-    for (uint32_t q = 0; expected.size() < x.size(); q++) {
+    for (uint32_t q = 0; expected.size() < x.size(); ++q) {
         const PhiloxCounter bits =
             philox4x32_10({{q, 0, uint32_t(tensor), uint32_t(tensor >> 32)}}, {{uint32_t(seed), uint32_t(seed >> 32)}});
         for (int k = 0; k < 4; k += 2) {
-            const Tracked u = static_cast<double>(uniform_of(bits.v[k])),
-                          v = static_cast<double>(uniform_of(bits.v[k + 1]));
-            const Tracked radius = Tracked(0.5) * sqrt(Tracked(-2.0) * log(u)), angle = Tracked(2.0 * M_PI) * v;
+            const Tracked u = static_cast<double>(uniform_of(bits.v[k]));
+            const Tracked v = static_cast<double>(uniform_of(bits.v[k + 1]));
+            const Tracked radius = Tracked(0.5) * sqrt(Tracked(-2.0) * log(u));
+            const Tracked angle = Tracked(2.0 * M_PI) * v;
             expected.push_back(radius * cos(angle));
             expected.push_back(radius * sin(angle));
         }
@@ -55,9 +57,10 @@ TEST_CASE("kernels/fill: normal numbers are Box-Muller of Philox(element / 4, te
 }
 
 TEST_CASE("kernels/fill: a number depends only on seed, tensor and element, not on padding") {
-    const auto x = normal(31, 33, 31, 33, 1.0f, 7, 3), padded = normal(40, 64, 31, 33, 1.0f, 7, 3);
-    for (int i = 0; i < 40; i++) {
-        for (int j = 0; j < 64; j++) {
+    const auto x = normal(31, 33, 31, 33, 1.0f, 7, 3);
+    const auto padded = normal(40, 64, 31, 33, 1.0f, 7, 3);
+    for (int i = 0; i < 40; ++i) {
+        for (int j = 0; j < 64; ++j) {
             const float expected = i < 31 && j < 33 ? x[i * 33 + j] : 0.0f;
             REQUIRE(padded[i * 64 + j] == expected);
         }
@@ -74,13 +77,14 @@ TEST_CASE("kernels/fill: normal numbers have the moments and quantiles of the no
     const double n = static_cast<double>(x.size());
     double moments[5] = {};
     for (float v : x)
-        for (int k = 1; k <= 4; k++) moments[k] += std::pow(static_cast<double>(v), k) / n;
+        for (int k = 1; k <= 4; ++k) moments[k] += std::pow(static_cast<double>(v), k) / n;
     // Five standard errors of each moment. The variances of x, x^2, x^3, x^4 are 1, 2, 15, 96.
-    const double expected[5] = {0, 0, 1, 0, 3}, variance[5] = {0, 1, 2, 15, 96};
-    for (int k = 1; k <= 4; k++) REQUIRE(std::abs(moments[k] - expected[k]) <= 5 * std::sqrt(variance[k] / n));
+    const double expected[5] = {0, 0, 1, 0, 3};
+    const double variance[5] = {0, 1, 2, 15, 96};
+    for (int k = 1; k <= 4; ++k) REQUIRE(std::abs(moments[k] - expected[k]) <= 5 * std::sqrt(variance[k] / n));
     std::sort(x.begin(), x.end());
     double worst = 0.0;  // Kolmogorov-Smirnov statistic
-    for (size_t i = 0; i < x.size(); i++) {
+    for (size_t i = 0; i < x.size(); ++i) {
         const double cdf = 0.5 * std::erfc(-static_cast<double>(x[i]) / std::sqrt(2.0));
         worst = std::max(worst, std::abs(cdf - (static_cast<double>(i) + 0.5) / n));
     }
@@ -94,8 +98,8 @@ TEST_CASE("kernels/fill: fill_constant writes the constant, and zeros to the pad
         Guarded<float> x(int64_t{rows} * cols, stream);
         fill_constant(x.data(), rows, cols, logical_rows, logical_cols, 1.25f, stream);
         std::vector<float> expected;
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < cols; j++) expected.push_back(i < logical_rows && j < logical_cols ? 1.25f : 0.0f);
+        for (int i = 0; i < rows; ++i)
+            for (int j = 0; j < cols; ++j) expected.push_back(i < logical_rows && j < logical_cols ? 1.25f : 0.0f);
         REQUIRE(same_bits(x.get(), expected));
     }
 }
@@ -130,7 +134,8 @@ TEST_CASE("kernels/fill: casts round each element as the type's constructor does
 
 TEST_CASE("kernels/fill: the same bits on any number of OS threads") {
     Stream stream;
-    Guarded<float> x(97 * 128, stream), y(97 * 128, stream);
+    Guarded<float> x(97 * 128, stream);
+    Guarded<float> y(97 * 128, stream);
     Guarded<bf16> z(97 * 128, stream);
     REQUIRE(same_with_any_threads([&] {
         fill_normal(x.data(), 97, 128, 90, 100, 1.0f, 1, 2, stream);

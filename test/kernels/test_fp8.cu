@@ -34,15 +34,18 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
     std::vector<bf16> shifted(static_cast<size_t>(offset), bf16(0.0f));
     shifted.insert(shifted.end(), x.begin(), x.end());
     Guarded<bf16> X(shifted, stream);
-    Guarded<F> y(n + offset, stream), yt(n + offset, stream);
-    Guarded<float> most(std::vector<float>{maximum}, stream), scale(1, stream);
+    Guarded<F> y(n + offset, stream);
+    Guarded<F> yt(n + offset, stream);
+    Guarded<float> most(std::vector<float>{maximum}, stream);
+    Guarded<float> scale(1, stream);
     cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
              X.data() + offset, most.data(), rows, cols, stream);
     const Fp8Format format = kFp8Format<F>;
     const auto largest = static_cast<float>(format.decode(format.largest));
     const float s = maximum == 0.0f ? 1.0f : std::min(largest / maximum, FLT_MAX);
     REQUIRE(scale.get()[0] == 1.0f / s);
-    const std::vector<F> copy = y.get(), other = yt.get();
+    const std::vector<F> copy = y.get();
+    const std::vector<F> other = yt.get();
     for (int i = 0; i < rows; ++i)
         for (int j = 0; j < cols; ++j) {
             const int64_t at = int64_t{i} * cols + j;
@@ -106,8 +109,10 @@ TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so do products
         auto x = random_values<bf16>(256, 3);
         x[100] = bf16(bad);
         Guarded<bf16> X(x, stream);
-        Guarded<TestType> y(256, stream), yt(256, stream);
-        Guarded<float> most(std::vector<float>{0.0f}, stream), scale(1, stream);
+        Guarded<TestType> y(256, stream);
+        Guarded<TestType> yt(256, stream);
+        Guarded<float> most(std::vector<float>{0.0f}, stream);
+        Guarded<float> scale(1, stream);
         absolute_maximum(most.data(), X.data(), 256, stream);
         cast_fp8(y.data(), yt.data(), scale.data(), X.data(), most.data(), 16, 16, stream);
         REQUIRE(std::isnan(static_cast<float>(y.get()[100])));
@@ -126,9 +131,14 @@ TEST_CASE("kernels/fp8: norms and activation functions find the maximum of the t
         const int C = shape.second;
         CAPTURE(N, C);
         const int64_t n = int64_t{N} * C;
-        Guarded<T> x(random_values<T>(2 * n, 1, 3.0), stream), dout(random_values<T>(n, 2, 0.01), stream),
-            weight(random_values<T>(C, 3), stream), out(2 * n, stream);
-        Guarded<float> mean(N, stream), rstd(N, stream), dweight(C, stream), dbias(C, stream);
+        Guarded<T> x(random_values<T>(2 * n, 1, 3.0), stream);
+        Guarded<T> dout(random_values<T>(n, 2, 0.01), stream);
+        Guarded<T> weight(random_values<T>(C, 3), stream);
+        Guarded<T> out(2 * n, stream);
+        Guarded<float> mean(N, stream);
+        Guarded<float> rstd(N, stream);
+        Guarded<float> dweight(C, stream);
+        Guarded<float> dbias(C, stream);
         const auto check = [&](int64_t written, auto op) {
             Guarded<float> most(std::vector<float>{0.0f}, stream);
             op(most.data());

@@ -44,15 +44,19 @@ static constexpr double kTailRoundings = 8.0;
 TEST_CASE("kernels/gelu: gelu and its derivative agree with the oracle from tail to tail") {
     Stream stream;
     std::vector<float> x;
-    for (int i = -2000; i <= 2000; i++) x.push_back(static_cast<float>(i) / 100.0f);
+    for (int i = -2000; i <= 2000; ++i) x.push_back(static_cast<float>(i) / 100.0f);
     for (float large : {50.0f, 1e10f, 1e30f}) x.insert(x.end(), {large, -large});
     const int n = static_cast<int>(std::ssize(x));
-    Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
+    Guarded<float> X(x, stream);
+    Guarded<float> Ones(std::vector<float>(n, 1.0f), stream);
+    Guarded<float> Y(n, stream);
+    Guarded<float> Slope(n, stream);
     teon::gelu_forward(Y.data(), X.data(), n, stream);
     Guarded<std::byte> scratch(static_cast<int64_t>(gelu_backward_scratch_bytes(n, 1)), stream);
     teon::gelu_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), n, 1, true, stream);
-    const auto y = Y.get(), slope = Slope.get();
-    for (int i = 0; i < n; i++) {
+    const auto y = Y.get();
+    const auto slope = Slope.get();
+    for (int i = 0; i < n; ++i) {
         CAPTURE(x[i]);
         if (std::abs(x[i]) > 20.0f) {
             REQUIRE(compare(std::vector{y[i]}, std::vector{std::max(0.0, static_cast<double>(x[i]))}, 1e-6));

@@ -40,9 +40,12 @@ TEMPLATE_TEST_CASE("kernels/gelu_erf: the same bits on any number of OS threads"
 TEST_CASE("kernels/gelu_erf: the function and its derivative agree with the oracle from tail to tail") {
     Stream stream;
     std::vector<float> x;
-    for (int i = -1200; i <= 1200; i++) x.push_back(static_cast<float>(i) / 100.0f);
+    for (int i = -1200; i <= 1200; ++i) x.push_back(static_cast<float>(i) / 100.0f);
     const int n = static_cast<int>(std::ssize(x));
-    Guarded<float> X(x, stream), Ones(std::vector<float>(n, 1.0f), stream), Y(n, stream), Slope(n, stream);
+    Guarded<float> X(x, stream);
+    Guarded<float> Ones(std::vector<float>(n, 1.0f), stream);
+    Guarded<float> Y(n, stream);
+    Guarded<float> Slope(n, stream);
     teon::gelu_erf_forward(Y.data(), X.data(), n, stream);
     Guarded<std::byte> scratch(static_cast<int64_t>(gelu_erf_backward_scratch_bytes(n, 1)), stream);
     teon::gelu_erf_backward(Slope.data(), nullptr, scratch.data(), X.data(), Ones.data(), n, 1, true, stream);

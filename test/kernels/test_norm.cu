@@ -58,7 +58,8 @@ struct Layer {
 
     // Returns the bytes of all outputs.
     std::string forward(bool with_residual = false) {
-        const T *residual = with_residual ? residual_device.data() : nullptr, *x = x_device.data();
+        const T* residual = with_residual ? residual_device.data() : nullptr;
+        const T* x = x_device.data();
         if constexpr (CENTERED) {
             layernorm_forward(out.data(), mean.data(), rstd.data(), residual, x, weight_device.data(),
                               bias_device.data(), N, C, kEps, stream);
@@ -113,9 +114,12 @@ struct Layer {
 #define EVERY_NORM (Layer<float, true>), (Layer<bf16, true>), (Layer<float, false>), (Layer<bf16, false>)
 
 TEST_CASE("kernels/norm: the oracle's backward is the derivative of its forward") {
-    const int N = 3, C = 7;
-    const auto x = widen<double>(random_values<float>(N * C, 1)), dout = widen<double>(random_values<float>(N * C, 2));
-    const auto weight = widen<double>(random_values<float>(C, 3)), bias = widen<double>(random_values<float>(C, 4));
+    const int N = 3;
+    const int C = 7;
+    const auto x = widen<double>(random_values<float>(N * C, 1));
+    const auto dout = widen<double>(random_values<float>(N * C, 2));
+    const auto weight = widen<double>(random_values<float>(C, 3));
+    const auto bias = widen<double>(random_values<float>(C, 4));
     for (bool centered : {true, false}) {
         const auto gradients = norm_backward(dout, x, weight, N, C, kEps, centered);
         auto loss = [&](const auto& x, const auto& weight, const auto& bias) {
@@ -137,7 +141,7 @@ TEMPLATE_TEST_CASE("kernels/norm: forward matches the oracle", "", EVERY_NORM) {
         for (const bool with_residual : {false, true}) {
             layer.forward(with_residual);
             if (with_residual)
-                for (size_t i = 0; i < expected.out.size(); i++)
+                for (size_t i = 0; i < expected.out.size(); ++i)
                     expected.out[i] += Tracked(static_cast<double>(static_cast<float>(layer.residual[i])));
             REQUIRE(compare(layer.out.get(), expected.out, kRoundings));
             if (TestType::centered) REQUIRE(compare(layer.mean.get(), expected.mean, kRoundings));
@@ -155,21 +159,23 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         layer.forward();
         auto expected = norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x), widen<Tracked>(layer.weight),
                                       N, C, kEps, TestType::centered);
-        auto *dx = layer.dx.data(), *dresidual = layer.dresidual_device.data(), *dout = layer.dout_device.data();
+        auto* dx = layer.dx.data();
+        auto* dresidual = layer.dresidual_device.data();
+        auto* dout = layer.dout_device.data();
         layer.backward(dx, nullptr);
         REQUIRE(compare(layer.dx.get(), expected.dx, kRoundings));
         const std::string parameter_gradients = layer.backward(dx, dresidual);
-        for (size_t i = 0; i < expected.dx.size(); i++)
+        for (size_t i = 0; i < expected.dx.size(); ++i)
             expected.dx[i] += Tracked(static_cast<double>(static_cast<float>(layer.dresidual[i])));
         const auto dx_apart = layer.dx.get();
         REQUIRE(compare(dx_apart, expected.dx, kRoundings));
-        for (int j = 0; j < C; j++) expected.dweight[j] += Tracked(layer.dweight_before[j]);
+        for (int j = 0; j < C; ++j) expected.dweight[j] += Tracked(layer.dweight_before[j]);
         REQUIRE(compare(layer.dweight.get(), expected.dweight, kRoundings));
         if (TestType::centered) {
-            for (int j = 0; j < C; j++) expected.dbias[j] += Tracked(layer.dbias_before[j]);
+            for (int j = 0; j < C; ++j) expected.dbias[j] += Tracked(layer.dbias_before[j]);
             REQUIRE(compare(layer.dbias.get(), expected.dbias, kRoundings));
             std::vector<Tracked> sums = widen<Tracked>(layer.dx_sums_before);
-            for (size_t i = 0; i < expected.dx.size(); i++) sums[i % static_cast<size_t>(C)] += expected.dx[i];
+            for (size_t i = 0; i < expected.dx.size(); ++i) sums[i % static_cast<size_t>(C)] += expected.dx[i];
             REQUIRE(compare(layer.dx_sums.get(), sums, kRoundings));
         }
 

@@ -30,10 +30,10 @@ static const std::vector<Shape> kShapes = {
 
 TEST_CASE("kernels/qk_norm: the oracle's backward is the derivative of its forward") {
     for (const Shape& s : {Shape{3, {2, 1, 5, 5}}, Shape{3, {1, 1, 6, 3}}}) {
-        const auto x = widen<double>(random_values<float>(s.size(), 1)),
-                   dout = widen<double>(random_values<float>(s.size(), 2)),
-                   wq = widen<double>(random_values<float>(s.v.q_width, 3)),
-                   wk = widen<double>(random_values<float>(s.v.k_width, 4));
+        const auto x = widen<double>(random_values<float>(s.size(), 1));
+        const auto dout = widen<double>(random_values<float>(s.size(), 2));
+        const auto wq = widen<double>(random_values<float>(s.v.q_width, 3));
+        const auto wk = widen<double>(random_values<float>(s.v.k_width, 4));
         const auto g = test::qk_norm_backward(dout, x, wq, wk, s.N, s.v, kEps);
         auto loss = [&](const auto& x, const auto& wq, const auto& wk) {
             return dot(test::qk_norm_forward(x, wq, wk, s.N, s.v, kEps).out, dout);
@@ -81,16 +81,19 @@ TEMPLATE_TEST_CASE("kernels/qk_norm: forward and backward match the oracle and a
         INFO("N = " << s.N << ", " << s.v.queries << " x " << s.v.q_width << ", " << s.v.keys << " x " << s.v.k_width);
         Device<T> d(s, stream);
         d.forward();
-        const auto x = widen<Tracked>(d.x), wq = widen<Tracked>(d.q_weight), wk = widen<Tracked>(d.k_weight);
+        const auto x = widen<Tracked>(d.x);
+        const auto wq = widen<Tracked>(d.q_weight);
+        const auto wk = widen<Tracked>(d.k_weight);
         const auto expected = test::qk_norm_forward(x, wq, wk, s.N, s.v, kEps);
         REQUIRE(compare(d.out.get(), expected.out, kRoundings));
         REQUIRE(compare(d.rstd.get(), expected.rstd, kRoundings));
 
-        const auto dq = random_values<float>(s.v.q_width, 7), dk = random_values<float>(s.v.k_width, 8);
+        const auto dq = random_values<float>(s.v.q_width, 7);
+        const auto dk = random_values<float>(s.v.k_width, 8);
         d.backward(dq, dk);
         auto g = test::qk_norm_backward(widen<Tracked>(d.dout), x, wq, wk, s.N, s.v, kEps);
-        for (size_t j = 0; j < dq.size(); j++) g.dq_weight[j] += Tracked(dq[j]);
-        for (size_t j = 0; j < dk.size(); j++) g.dk_weight[j] += Tracked(dk[j]);
+        for (size_t j = 0; j < dq.size(); ++j) g.dq_weight[j] += Tracked(dq[j]);
+        for (size_t j = 0; j < dk.size(); ++j) g.dk_weight[j] += Tracked(dk[j]);
         REQUIRE(compare(d.dqkv.get(), g.dx, kRoundings));
         REQUIRE(compare(d.dq.get(), g.dq_weight, kRoundings));
         REQUIRE(compare(d.dk.get(), g.dk_weight, kRoundings));
@@ -99,15 +102,17 @@ TEMPLATE_TEST_CASE("kernels/qk_norm: forward and backward match the oracle and a
         // Overwriting NaN gives the same weight gradients as accumulating to zero.
         auto weights_of = [](int width, float value) { return std::vector<float>(width, value); };
         d.backward(weights_of(s.v.q_width, 0.0f), weights_of(s.v.k_width, 0.0f));
-        const auto dq_added = d.dq.get(), dk_added = d.dk.get();
+        const auto dq_added = d.dq.get();
+        const auto dk_added = d.dk.get();
         d.backward(weights_of(s.v.q_width, NAN), weights_of(s.v.k_width, NAN), false);
         REQUIRE((d.dq.get() == dq_added));
         REQUIRE((d.dk.get() == dk_added));
 
         // Both passes copy the values and their gradients bit for bit.
-        const auto out = d.out.get(), dx = d.dqkv.get();
+        const auto out = d.out.get();
+        const auto dx = d.dqkv.get();
         bool untouched = true;
-        for (int64_t i = 0; i < s.size(); i++)
+        for (int64_t i = 0; i < s.size(); ++i)
             if (i % s.v.row_width() >= s.v.queries * s.v.q_width + s.v.keys * s.v.k_width)
                 untouched &= float(out[i]) == float(d.x[i]) && float(dx[i]) == float(d.dout[i]);
         REQUIRE(untouched);

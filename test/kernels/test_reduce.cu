@@ -20,8 +20,10 @@ TEST_CASE("kernels/reduce: sums and sums of squares match the oracle, `=` and `+
     Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
     for (int64_t n : kSizes) {
         const auto x = random_values<float>(n, 1, 1.0, 0.1);
-        Guarded<float> x_device(x, stream), out(1, stream);
-        Tracked sum, squares;
+        Guarded<float> x_device(x, stream);
+        Guarded<float> out(1, stream);
+        Tracked sum;
+        Tracked squares;
         for (float v : x) {
             sum += Tracked(v);
             squares += Tracked(v) * Tracked(v);
@@ -44,7 +46,8 @@ TEST_CASE("kernels/reduce: every element counts, at any alignment") {
     Stream stream;
     Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
     const int64_t n = 70001;
-    Guarded<float> x(std::vector<float>(n, 1.0f), stream), out(1, stream);
+    Guarded<float> x(std::vector<float>(n, 1.0f), stream);
+    Guarded<float> out(1, stream);
     for (int64_t begin : {0, 1, 7, 16, 33}) {
         reduce_sum(out.data(), scratch.data(), x.data() + begin, n - begin, false, stream);
         REQUIRE(out.get()[0] == static_cast<float>(n - begin));
@@ -57,10 +60,12 @@ TEST_CASE("kernels/reduce: every element counts, at any alignment") {
 TEST_CASE("kernels/reduce: an array that needs more than 4096 blocks is summed in longer runs") {
     Stream stream;
     Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
-    const int64_t run = (1 << 14) + 32, n = 4096 * int64_t{1 << 14} + 77;
+    const int64_t run = (1 << 14) + 32;
+    const int64_t n = 4096 * int64_t{1 << 14} + 77;
     std::vector<float> ends(n);  // the first and the last element of each run is 1
     for (int64_t begin = 0; begin < n; begin += run) ends[begin] = ends[std::min(n, begin + run) - 1] = 1.0f;
-    Guarded<float> x(ends, stream), out(1, stream);
+    Guarded<float> x(ends, stream);
+    Guarded<float> out(1, stream);
     reduce_sum(out.data(), scratch.data(), x.data(), n, false, stream);
     REQUIRE(out.get()[0] == static_cast<float>(2 * ((n + run - 1) / run)));
     scratch.get();  // checks the canaries
@@ -73,7 +78,8 @@ TEST_CASE("kernels/reduce: add() adds float and bf16 to float, at any alignment"
             const std::vector<float> before = random_values<float>(n + begin, 1);
             const std::vector<float> x = random_values<float>(n + begin, 2);
             const std::vector<bf16> y = random_values<bf16>(n + begin, 3);
-            Guarded<float> sum(before, stream), x_device(x, stream);
+            Guarded<float> sum(before, stream);
+            Guarded<float> x_device(x, stream);
             Guarded<bf16> y_device(y, stream);
             add(sum.data() + begin, x_device.data() + begin, n, stream);
             add(sum.data() + begin, y_device.data() + begin, n, stream);
@@ -89,7 +95,8 @@ TEST_CASE("kernels/reduce: one NaN anywhere makes the sum NaN") {
     for (int64_t position : {0, 1, 40000, 70000}) {
         std::vector<float> x(70001, 1.0f);
         x[position] = NAN;
-        Guarded<float> x_device(x, stream), out(1, stream);
+        Guarded<float> x_device(x, stream);
+        Guarded<float> out(1, stream);
         reduce_sum_squares(out.data(), scratch.data(), x_device.data(), 70001, false, stream);
         REQUIRE(std::isnan(out.get()[0]));
     }
@@ -98,7 +105,8 @@ TEST_CASE("kernels/reduce: one NaN anywhere makes the sum NaN") {
 TEST_CASE("kernels/reduce: the same bits on any number of OS threads") {
     Stream stream;
     Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
-    Guarded<float> x(random_values<float>(200003, 1), stream), out(std::vector<float>{0.0f, 0.0f}, stream);
+    Guarded<float> x(random_values<float>(200003, 1), stream);
+    Guarded<float> out(std::vector<float>{0.0f, 0.0f}, stream);
     REQUIRE(same_with_any_threads([&] {
         reduce_sum(out.data(), scratch.data(), x.data(), x.size(), false, stream);
         reduce_sum_squares(out.data() + 1, scratch.data(), x.data(), x.size(), false, stream);

@@ -20,12 +20,15 @@ static const std::vector<Shape> kShapes = {{1, 1, 1, 2},    {31, 3, 1, 6},    {3
 
 static std::vector<float> inverse_frequencies(int HS) {
     std::vector<float> inv_freq;
-    for (int j = 0; j < HS / 2; j++) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * j / HS)));
+    for (int j = 0; j < HS / 2; ++j) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * j / HS)));
     return inv_freq;
 }
 
 TEST_CASE("kernels/rotary: the oracle's backward is the derivative of its forward") {
-    const int N = 3, NH = 2, NKV = 1, HS = 6;
+    const int N = 3;
+    const int NH = 2;
+    const int NKV = 1;
+    const int HS = 6;
     const std::vector<int> positions = {0, 5, 2};
     const auto table = test::rotary_table(inverse_frequencies(HS), 6);
     const auto x = widen<double>(random_values<float>(N * (NH + 2 * NKV) * HS, 1));
@@ -40,7 +43,8 @@ TEST_CASE("kernels/rotary: the table holds cosines and sines of float angles") {
     Stream stream;
     for (auto [HS, positions] : {std::pair{2, 1}, {6, 33}, {64, 257}, {128, 8192}}) {
         const auto inv_freq = inverse_frequencies(HS);
-        Guarded<float> inv_freq_device(inv_freq, stream), table(int64_t{positions} * HS, stream);
+        Guarded<float> inv_freq_device(inv_freq, stream);
+        Guarded<float> table(int64_t{positions} * HS, stream);
         teon::rotary_table(table.data(), inv_freq_device.data(), positions, HS, stream);
         // Sine and cosine are within 2 ulp of numbers below 1, for any angle.
         REQUIRE(compare(table.get(), test::rotary_table(inv_freq, positions), 2 * 0x1p-24));
@@ -60,7 +64,8 @@ TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and in
         const auto x = random_values<T>(N * width, 1);
         const auto positions = random_ints(N, 2, T_max);
         const auto inv_freq = inverse_frequencies(HS);
-        Guarded<float> inv_freq_device(inv_freq, stream), table(int64_t{T_max} * HS, stream);
+        Guarded<float> inv_freq_device(inv_freq, stream);
+        Guarded<float> table(int64_t{T_max} * HS, stream);
         teon::rotary_table(table.data(), inv_freq_device.data(), T_max, HS, stream);
         const auto table_values = widen<Tracked>(table.get());
         Guarded<int> positions_device(positions, stream);
@@ -76,8 +81,10 @@ TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and in
         // products and sums in both directions, and cos^2 + sin^2 = 1.
         std::vector<double> tolerance;
         bool values_untouched = true;
-        for (int64_t i = 0; i < N * width; i++) {
-            const int64_t column = i % width, j = column % HS, pair = j < HS / 2 ? i + HS / 2 : i - HS / 2;
+        for (int64_t i = 0; i < N * width; ++i) {
+            const int64_t column = i % width;
+            const int64_t j = column % HS;
+            const int64_t pair = j < HS / 2 ? i + HS / 2 : i - HS / 2;
             tolerance.push_back(
                 (3 * kUnitRoundoff<T> + 6 * kUnitRoundoff<float>)*(std::abs(double(x[i])) + std::abs(double(x[pair]))));
             if (column >= int64_t{NH + NKV} * HS) values_untouched &= float(turned[i]) == float(x[i]);

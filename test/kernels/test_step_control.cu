@@ -10,7 +10,8 @@ static constexpr float kBeta1 = 0.9f, kBeta2 = 0.95f;
 TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
     Stream stream;
     Guarded<StepControl> control(std::vector<StepControl>{{}}, stream);
-    Guarded<float> norm_squared(1, stream), loss(std::vector<float>{2.5f}, stream);
+    Guarded<float> norm_squared(1, stream);
+    Guarded<float> loss(std::vector<float>{2.5f}, stream);
     auto step = [&](float norm, float clip) {
         norm_squared.set({norm * norm});
         step_control(control.data(), norm_squared.data(), loss.data(), 1.0f, clip, 0.0f, kBeta1, kBeta2, stream);
@@ -22,7 +23,7 @@ TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
     int t = 0;
     for (const auto& c : cases) {
         const StepControl s = step(c.norm, c.clip);
-        t++;
+        ++t;
         REQUIRE(s.grad_norm == c.norm);
         REQUIRE(s.scale == c.scale);
         REQUIRE(s.skip == 0);
@@ -36,7 +37,8 @@ TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
 TEST_CASE("kernels/step_control: skips a step whose loss or gradient is not finite, and recovers") {
     Stream stream;
     Guarded<StepControl> control(std::vector<StepControl>{{}}, stream);
-    Guarded<float> norm_squared(1, stream), loss(1, stream);
+    Guarded<float> norm_squared(1, stream);
+    Guarded<float> loss(1, stream);
     auto step = [&](float norm, float loss_value) {
         norm_squared.set({norm});
         loss.set({loss_value});

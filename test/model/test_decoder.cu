@@ -215,12 +215,15 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
         r.model->params().initialize(7, r.context.stream);
         DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
         r.loss(batch, true);
-        const std::vector<float> gradient = r.gradients(), at = r.masters();
+        const std::vector<float> gradient = r.gradients();
+        const std::vector<float> at = r.masters();
         for (int row = 0; row < r.model->table().count(); ++row) {
             const ParamRow& p = r.model->table()[row];
             INFO(p.name);
             std::vector<float> direction = random_values<float>(p.size(), 100 + row);
-            double slope = 0, size = 0, steepest = 0;
+            double slope = 0;
+            double size = 0;
+            double steepest = 0;
             for (int i = 0; i < p.rows; ++i)
                 for (int j = 0; j < p.cols; ++j) {
                     const size_t e = static_cast<size_t>(int64_t{i} * p.cols + j);
@@ -237,8 +240,8 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
                 return r.loss(batch, /*backward=*/true);  // which has dropout
             };
             // The error of central differences is step^2 * third derivative + 1e-6 (float losses) / step.
-            const double step = 1e-3,
-                         tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
+            const double step = 1e-3;
+            const double tolerance = 0.02 * std::sqrt(steepest * size / static_cast<double>(p.size())) * 3 + 2e-3;
             const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
             REQUIRE(std::abs(measured - slope) <= tolerance + 0.02 * std::abs(slope));
         }
@@ -317,8 +320,8 @@ TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 2 * B));
         r.model->params().initialize(7, r.context.stream);
-        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V),
-                         targets = random_ints(int64_t{2} * B * T, 22, c.V);
+        std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V);
+        std::vector<int> targets = random_ints(int64_t{2} * B * T, 22, c.V);
         DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
         const double loss = r.loss(whole, true);
         const std::vector<float> expected = r.gradients();
@@ -349,7 +352,8 @@ TEST_CASE(
             r.model->params().initialize(7, r.context.stream);
             std::vector<std::vector<float>> of_sample;
             for (int begin = 0; begin < 4; begin += size) {
-                const std::vector<int> tokens(size * T, 5), next(size * T, 6);
+                const std::vector<int> tokens(size * T, 5);
+                const std::vector<int> next(size * T, 6);
                 r.loss(DeviceBatch(tokens, next, size, T, r.context.stream, {}, first + begin), true);
                 const std::vector<float> all = r.losses.get();
                 for (int b = 0; b < size; ++b)
@@ -440,8 +444,8 @@ TEST_CASE("model/decoder: a batch of more or longer sequences than planned is re
     const Stream& stream = r.context.stream;
     r.model->params().initialize(7, stream);
     const int more = 2 * B;  // attention's scratch depends on the number of sequences, not only of tokens
-    const DeviceBatch sequences(std::vector<int>(more * 3), std::vector<int>(more * 3), more, 3, stream),
-        tokens(std::vector<int>(T + 1), std::vector<int>(T + 1), 1, T + 1, stream);
+    const DeviceBatch sequences(std::vector<int>(more * 3), std::vector<int>(more * 3), more, 3, stream);
+    const DeviceBatch tokens(std::vector<int>(T + 1), std::vector<int>(T + 1), 1, T + 1, stream);
     REQUIRE(contains(error_of([&] { r.loss(sequences); }), "a batch of 4 x 3 tokens"));
     REQUIRE(contains(error_of([&] { r.loss(tokens, true); }), "a batch of 1 x 34 tokens"));
 }
@@ -452,12 +456,14 @@ TEST_CASE("model/decoder: masked documents give the results of separate document
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 1));
         r.model->params().initialize(7, r.context.stream);
-        const std::vector<int> tokens = random_ints(T, 31, c.V), targets = random_ints(T, 32, c.V);
+        const std::vector<int> tokens = random_ints(T, 31, c.V);
+        const std::vector<int> targets = random_ints(T, 32, c.V);
         const std::vector<int> begins = {0, 1, 9, 20, T};  // the documents; the first has a single token
         std::vector<int> doc_start(T);
         std::vector<float> separate;
         for (size_t d = 0; d + 1 < begins.size(); ++d) {
-            const int from = begins[d], n = begins[d + 1] - from;
+            const int from = begins[d];
+            const int n = begins[d + 1] - from;
             std::fill_n(doc_start.begin() + from, n, from);
             DeviceBatch batch({tokens.begin() + from, tokens.begin() + from + n},
                               {targets.begin() + from, targets.begin() + from + n}, 1, n, r.context.stream);
@@ -486,7 +492,8 @@ TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention
             c.init_std = 0.15f;
             std::vector<int> doc_start(2 * 70);
             for (int i = 0; i < 2 * 70; ++i) doc_start[i] = i % 70 >= 41 ? 41 : 0;
-            const std::vector<int> tokens = random_ints(2 * 70, 51, c.V), targets = random_ints(2 * 70, 52, c.V);
+            const std::vector<int> tokens = random_ints(2 * 70, 51, c.V);
+            const std::vector<int> targets = random_ints(2 * 70, 52, c.V);
 
             std::vector<float> weights;
             auto outcome = [&](DType dtype, AttentionKind attention) {
@@ -517,10 +524,12 @@ TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention
 // before they are rounded. A library may round as often as separate kernels, but not more often.
 TEST_CASE("model/decoder: GELU in epilogues equals GELU in separate kernels up to rounding") {
     const DecoderConfig c = small_config("gpt2");
-    const Outcome exact = run_once("gpt2", DType::f32), fused = run_once("gpt2 fused", DType::f32);
+    const Outcome exact = run_once("gpt2", DType::f32);
+    const Outcome fused = run_once("gpt2 fused", DType::f32);
     REQUIRE(std::abs(fused.loss - exact.loss) <= 1e-6 * exact.loss);  // one rounding per loss
     REQUIRE(relative_distance(fused.gradients, exact.gradients) <= rounding_distance(c, B * T));
-    const Outcome apart = run_once("gpt2", DType::bf16), within = run_once("gpt2 fused", DType::bf16);
+    const Outcome apart = run_once("gpt2", DType::bf16);
+    const Outcome within = run_once("gpt2 fused", DType::bf16);
     const double error = relative_distance(apart.gradients, exact.gradients);
     REQUIRE(relative_distance(within.gradients, exact.gradients) <= 1.25 * error);
     REQUIRE(relative_distance(within.gradients, apart.gradients) <= 1.25 * error);

@@ -54,7 +54,8 @@ DecoderConfig changed(const ModelFamily& family) {
 TEST_CASE("model/family: a written config.json is read back") {
     for (const ModelFamily& family : families()) {
         INFO(family.name);
-        const DecoderConfig c = changed(family), back = read(written(c));
+        const DecoderConfig c = changed(family);
+        const DecoderConfig back = read(written(c));
         REQUIRE(written(back) == written(c));
         REQUIRE(written(c).contains("pad_token_id"));
         REQUIRE(written(c)["pad_token_id"].is_null());

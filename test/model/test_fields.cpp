@@ -43,8 +43,8 @@ constexpr auto message_of = [](auto f) { return error_of<UsageError>(f); };
 
 TEST_CASE("model/fields: a new row has a flag and is part of a run's description") {
     const ModelFamily family = with_new_key();
-    const RunPlan changed = plan(family, parse(family, {"--small-residuals"})),
-                  unchanged = plan(family, parse(family, {}));
+    const RunPlan changed = plan(family, parse(family, {"--small-residuals"}));
+    const RunPlan unchanged = plan(family, parse(family, {}));
     REQUIRE(changed.config.scaled_residual_init);
     REQUIRE(!unchanged.config.scaled_residual_init);
     REQUIRE(run_json(changed)["model"]["small_residuals"] == true);

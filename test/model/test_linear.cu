@@ -81,8 +81,12 @@ struct LinearRun {
         const Pass<bf16> p{context, *params, *memory, batch, 0, accumulate};
         if (const Tensor maxima = memory->plan().maxima(); maxima.row >= 0)
             zero(static_cast<std::byte*>(p.bytes(maxima)), memory->plan().rows()[maxima.row].total(), stream);
-        Guarded<bf16> X(x, stream), DY(dy, stream), A(addend, stream), DA(dx_addend, stream), Y(N * kOut, stream),
-            DX(N * kIn, stream);
+        Guarded<bf16> X(x, stream);
+        Guarded<bf16> DY(dy, stream);
+        Guarded<bf16> A(addend, stream);
+        Guarded<bf16> DA(dx_addend, stream);
+        Guarded<bf16> Y(N * kOut, stream);
+        Guarded<bf16> DX(N * kIn, stream);
         linear.forward(p, Y.data(), X.data(), N, A.data());
         linear.backward(p, DX.data(), DY.data(), X.data(), N, accumulate, DA.data());
         y = Y.get(), dx = DX.get();
@@ -120,7 +124,9 @@ void check_against_oracles(MatmulDType dtype) {
             const double times = accumulate ? 2 : 1;
 
             // Compare with the product of the FP8 values: sums in float and bf16 results add only their own rounding.
-            const auto x8 = as_fp8<e4m3>(r.x), dy8 = as_fp8<G>(r.dy), w8 = as_fp8<e4m3>(r.w);
+            const auto x8 = as_fp8<e4m3>(r.x);
+            const auto dy8 = as_fp8<G>(r.dy);
+            const auto w8 = as_fp8<e4m3>(r.w);
             const auto seen = r.oracle(tracked(x8), tracked(dy8), tracked(w8), times);
             REQUIRE(compare(r.y, seen[0], kSumRoundings));
             REQUIRE(compare(r.dx, seen[1], kSumRoundings));
@@ -133,10 +139,13 @@ void check_against_oracles(MatmulDType dtype) {
             // Compare with the product of the stored values. Each factor has a relative error of at most 2^-4 (E4M3) or
             // 2^-3 (E5M2). Errors of random signs add up like a random walk: for 48 or more terms, half of the sum of
             // all is about seven standard deviations. The result is rounded to bf16.
-            const auto wide_x = widen<double>(r.x), wide_dy = widen<double>(r.dy), wide_w = widen<double>(r.w);
+            const auto wide_x = widen<double>(r.x);
+            const auto wide_dy = widen<double>(r.dy);
+            const auto wide_w = widen<double>(r.w);
             const auto exact = r.oracle(wide_x, wide_dy, wide_w, times);
             const auto terms = r.oracle(absolute(wide_x), absolute(wide_dy), absolute(wide_w), times, false);
-            const double forward = 0x1p-4 + 0x1p-4, backward = 0x1p-4 + (std::is_same_v<G, e5m2> ? 0x1p-3 : 0x1p-4);
+            const double forward = 0x1p-4 + 0x1p-4;
+            const double backward = 0x1p-4 + (std::is_same_v<G, e5m2> ? 0x1p-3 : 0x1p-4);
             const auto near = [](const auto& actual, const std::vector<double>& expected, std::vector<double> bound,
                                  double error) {
                 for (size_t i = 0; i < bound.size(); ++i)

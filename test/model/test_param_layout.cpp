@@ -105,7 +105,8 @@ TEST_CASE("model/param_layout: each sharding includes the previous ones") {
     for (DType dtype : {DType::bf16, DType::f32}) {
         for (const auto& [sharding, name] : kEnumNames<Sharding>) {
             INFO(name);
-            const ParamLayouts held(table, dtype, {sharding, own}), alone(table, dtype, {sharding});
+            const ParamLayouts held(table, dtype, {sharding, own});
+            const ParamLayouts alone(table, dtype, {sharding});
             const bool divides_masters =
                 sharding == Sharding::all || (dtype == DType::bf16 && sharding != Sharding::none);
             REQUIRE((held.masters.size() < table.size()) == divides_masters);

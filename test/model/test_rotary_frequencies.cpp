@@ -29,7 +29,9 @@ TEST_CASE("model/rotary_frequencies: Llama 3.1's scaling keeps short waves, divi
     const std::vector<float> plain = rotary_frequencies(c);
     c.rope_scaling = 8.0f, c.rope_low_turns = 1.0f, c.rope_high_turns = 4.0f, c.rope_original_context = 8192;
     const std::vector<float> scaled = rotary_frequencies(c);
-    int kept = 0, divided = 0, mixed = 0;
+    int kept = 0;
+    int divided = 0;
+    int mixed = 0;
     for (size_t j = 0; j < plain.size(); ++j) {
         const double length = wavelength(plain[j]);
         double expected = plain[j];

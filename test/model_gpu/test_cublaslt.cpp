@@ -48,9 +48,12 @@ public:
     }
     // Runs the product with an A that begins `offset` elements after an aligned address.
     cublasStatus_t run(int64_t offset = 0, Buffer<float>* workspace = nullptr) {
-        const float one = 1, zero = 0;
+        const float one = 1;
+        const float zero = 0;
         const teon::Stream stream;
-        const Buffer<float> a(256), b(256), c(256);
+        const Buffer<float> a(256);
+        const Buffer<float> b(256);
+        const Buffer<float> c(256);
         const cublasStatus_t status =
             cublasLtMatmul(lt_, operation_, &one, a.data() + offset, matrix_, b.data(), matrix_, &zero, c.data(),
                            matrix_, c.data(), matrix_, &algorithm_, workspace ? workspace->data() : nullptr,
@@ -130,9 +133,13 @@ struct Fp8Problem {
 cublasStatus_t verdict(const Fp8Problem& p) {
     cublasLtHandle_t lt;
     cublasLtMatmulDesc_t o;
-    cublasLtMatrixLayout_t a, b, c, d;
+    cublasLtMatrixLayout_t a;
+    cublasLtMatrixLayout_t b;
+    cublasLtMatrixLayout_t c;
+    cublasLtMatrixLayout_t d;
     cublasLtMatmulPreference_t preference;
-    const bool ta = p.trans_a == CUBLAS_OP_T, tb = p.trans_b == CUBLAS_OP_T;
+    const bool ta = p.trans_a == CUBLAS_OP_T;
+    const bool tb = p.trans_b == CUBLAS_OP_T;
     REQUIRE(cublasLtCreate(&lt) == CUBLAS_STATUS_SUCCESS);
     cublasLtMatmulDescCreate(&o, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatrixLayoutCreate(&a, p.a, ta ? p.k : p.m, ta ? p.m : p.k, p.ld);
@@ -168,7 +175,8 @@ cublasStatus_t verdict(const Fp8Problem& p) {
 
 TEST_CASE("model_gpu/cublaslt: FP8 is taken as documented, K-major and in whole 16 bytes, from sm_89 on") {
     NEEDS_MODEL_GPU();
-    constexpr auto good = CUBLAS_STATUS_SUCCESS, bad = CUBLAS_STATUS_NOT_SUPPORTED;
+    constexpr auto good = CUBLAS_STATUS_SUCCESS;
+    constexpr auto bad = CUBLAS_STATUS_NOT_SUPPORTED;
     const auto expected = teon::device_info().compute_capability >= 89 ? good : bad;
     REQUIRE(verdict({}) == expected);
     REQUIRE(verdict({.a = CUDA_R_8F_E5M2}) == expected);

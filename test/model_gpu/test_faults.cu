@@ -88,8 +88,10 @@ void read_metrics(bool planted) {
 // out one wait or record.
 enum class Wait { none, host_for_copy, copy_for_use, use_for_copy, recorded };
 void load(Wait missing) {
-    Stream stream, copies;
-    constexpr int kSlots = 2, kBatches = 8;
+    Stream stream;
+    Stream copies;
+    constexpr int kSlots = 2;
+    constexpr int kBatches = 8;
     struct Slot {
         PinnedBuffer<float> pinned{kN};
         Buffer<float> device{kN};
@@ -121,12 +123,17 @@ void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none
 // micro-batches, as ActivationOffload does. Each fault leaves out one wait.
 enum class Move { none, computed, stored, fetched, freed };
 void offload(Move missing) {
-    Stream compute, copies;
-    constexpr int kBlocks = 6, kBuffers = 2, kOffloaded = kBlocks - kBuffers, kPasses = 2;
+    Stream compute;
+    Stream copies;
+    constexpr int kBlocks = 6;
+    constexpr int kBuffers = 2;
+    constexpr int kOffloaded = kBlocks - kBuffers;
+    constexpr int kPasses = 2;
     Buffer<float> buffers[kBuffers] = {Buffer<float>(kN), Buffer<float>(kN)};
     std::vector<PinnedBuffer<float>> host;
     for (int block = 0; block < kOffloaded; ++block) host.emplace_back(kN);
-    Event computed, moved[kOffloaded];
+    Event computed;
+    Event moved[kOffloaded];
     const auto wait_for_compute = [&](Move wait) {
         if (missing == wait) return;
         computed.record(compute);
@@ -165,9 +172,12 @@ void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none
 
 // Another stream (a communicator's) changes gradients in place between the backward pass and the optimizer.
 void exchange(bool begin, bool join) {
-    Stream stream, own;
-    Event ready, done;
-    Buffer<float> gradients(kN), weights(kN);
+    Stream stream;
+    Stream own;
+    Event ready;
+    Event done;
+    Buffer<float> gradients(kN);
+    Buffer<float> weights(kN);
     fill(gradients.data(), 0.0f, kN, stream);
     stream.synchronize();
     fill(gradients.data(), 1.0f, kN, stream);
@@ -317,7 +327,8 @@ void pageable_in_capture(bool planted) {
 void fork_not_joined(bool planted) {
     Buffer<float> a(kN);
     Stream other;
-    Event fork, join;
+    Event fork;
+    Event join;
     capture([&](const Stream& stream) {
         fork.record(stream);
         fork.make_wait(other);

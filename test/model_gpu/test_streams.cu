@@ -53,8 +53,10 @@ TEST_CASE("model_gpu/streams: a stream keeps its order, and events order streams
     NEEDS_MODEL_GPU();
     for (const std::string& order : orders()) {
         const ScopedOrder scope(order);
-        Stream a, b;
-        Event after_a, after_b;
+        Stream a;
+        Stream b;
+        Event after_a;
+        Event after_b;
         Log log(a);
         log.note(a, 1);
         log.note(a, 2);
@@ -89,12 +91,15 @@ TEST_CASE("model_gpu/streams: random orders differ, and the same seed makes the 
 TEST_CASE("model_gpu/streams: late work runs when somebody waits for it, and no other work does") {
     NEEDS_MODEL_GPU();
     const ScopedOrder scope("late");
-    Stream a, b;
+    Stream a;
+    Stream b;
     Event event;
     Buffer<float> one(1);
     zero(one.data(), 1, a);
     a.synchronize();
-    PinnedBuffer<float> before(1), after(1), beside(1);
+    PinnedBuffer<float> before(1);
+    PinnedBuffer<float> after(1);
+    PinnedBuffer<float> beside(1);
     download(before.data(), one.data(), 1, a);
     event.record(a);
     download(after.data(), one.data(), 1, a);
@@ -115,8 +120,10 @@ TEST_CASE("model_gpu/streams: each launch of a graph runs all of it, in a legal 
     NEEDS_MODEL_GPU();
     for (const std::string& order : orders()) {
         const ScopedOrder scope(order);
-        Stream a, b;
-        Event fork, join;
+        Stream a;
+        Stream b;
+        Event fork;
+        Event join;
         Log log(a);
         cudaGraph_t graph = nullptr;
         cudaGraphExec_t exec = nullptr;
@@ -181,7 +188,8 @@ TEST_CASE("model_gpu/streams: pinned memory is read and written late, pageable m
 TEST_CASE("model_gpu/streams: a copy's memories are of the kinds that it names, and within an allocation") {
     NEEDS_MODEL_GPU();
     Stream stream;
-    Buffer<float> a(10), b(10);
+    Buffer<float> a(10);
+    Buffer<float> b(10);
     std::vector<float> host(10);
     const auto error = [&](void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
         return words(cudaMemcpyAsync(to, from, bytes, kind, cuda(stream)));

@@ -30,7 +30,7 @@ struct Run {
 
     Run(const ParamTable& table, const OptimizerOptions& options, DType dtype = DType::f32)
         : params(table, dtype, context.stream), optimizer(params, options, context) {
-        for (int row = 0; row < table.count(); row++)
+        for (int row = 0; row < table.count(); ++row)
             set(params.master(row), random_values<float>(table[row].size(), 100 + row, 0.2));
         round_masters(params, context.stream);
     }
@@ -40,7 +40,7 @@ struct Run {
     }
     const ParamTable& table() const { return params.table(); }
     void set_grads(uint64_t seed) {
-        for (int row = 0; row < table().count(); row++)
+        for (int row = 0; row < table().count(); ++row)
             set(params.grad(row), random_values<float>(table()[row].size(), seed * 1000 + row));
     }
     void step(float scale = 1, int skip = 0, float lr_factor = 1) {
@@ -65,14 +65,14 @@ struct Run {
         set(at, values);
     }
     void zero_padding_of_masters() {
-        for (int row = 0; row < table().count(); row++) zero_padding(params.master(row), row);
+        for (int row = 0; row < table().count(); ++row) zero_padding(params.master(row), row);
         round_masters(params, context.stream);
     }
     template <typename F>
     void for_padding(int row, F f) const {
         const ParamRow& r = table()[row];
-        for (int i = 0; i < r.rows; i++)
-            for (int j = 0; j < r.cols; j++)
+        for (int i = 0; i < r.rows; ++i)
+            for (int j = 0; j < r.cols; ++j)
                 if (i >= r.logical_rows || j >= r.logical_cols) f(static_cast<size_t>(i * r.cols + j));
     }
     // Returns whether the working weights are the rounded masters and no padding exceeds the bound.

@@ -53,7 +53,7 @@ inline ParamTable make_table(const TableShape& s) {
     const int KV = s.KV ? s.KV : s.C, Q = s.Q ? s.Q : s.C;
     add("wte", Role::token_embedding, -1, s.V, s.C);
     if (!s.llama) add("wpe", Role::position_embedding, -1, 64, s.C);
-    for (int l = 0; l < s.L; l++) {
+    for (int l = 0; l < s.L; ++l) {
         const std::string h = "h." + std::to_string(l) + ".";
         add(h + "norm1", Role::norm, l, 1, s.C);
         add(h + "q", Role::q, l, Q, s.C);

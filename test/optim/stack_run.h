@@ -30,7 +30,7 @@ struct StackRun {
           method(method) {
         std::vector<float> all(static_cast<size_t>(slices.size()), 0.0f);
         std::vector<Slice> table;
-        for (size_t i = 0; i < values.size(); i++) {
+        for (size_t i = 0; i < values.size(); ++i) {
             const int64_t at = static_cast<int64_t>(i) * stride();
             std::copy(values[i].begin(), values[i].end(), all.begin() + at);
             table.push_back({at, at, at, at, -1.0f, 0.0f});
@@ -65,7 +65,7 @@ struct StackRun {
         partial.get(), scales.get(), Z.get(), scratch.get(), slices.get();  // canaries
         std::vector<float> all = out.get();
         std::vector<std::vector<float>> result;
-        for (int i = 0; i < s.count; i++) {
+        for (int i = 0; i < s.count; ++i) {
             auto begin = all.begin() + i * stride();
             result.emplace_back(begin, begin + s.size());
         }

@@ -18,7 +18,7 @@ constexpr Spectrum kSpectra[] = {Spectrum::gaussian, Spectrum::harmonic, Spectru
 
 std::vector<double> singular_values(Spectrum kind, int r) {
     std::vector<double> sigma;
-    for (int i = 0; i < r; i++) {
+    for (int i = 0; i < r; ++i) {
         const double x = r > 1 ? static_cast<double>(i) / (r - 1) : 0;
         sigma.push_back(kind == Spectrum::harmonic ? 1.0 / (i + 1) : std::pow(kind == Spectrum::log3 ? 1e-3 : 1e-6, x));
     }
@@ -35,7 +35,8 @@ double relative(const Matrix& x, const Matrix& expected) { return distance(x, ex
 
 // The relative Frobenius distance to U V^T after five steps of a set on these singular values.
 double remaining_distance(Ortho ortho, std::vector<double> sigma) {
-    double norm = 0, sum = 0;
+    double norm = 0;
+    double sum = 0;
     for (double s : sigma) norm += s * s;
     for (double s : sigma) {
         const double f = ns_value(ns_set(ortho), 5, s / std::sqrt(norm));
@@ -60,8 +61,9 @@ Large large(Context& context, int rows, int cols) {
     };
     l.polar = after(14);
     const std::vector<float> before = after(12);
-    double moved = 0, norm = 0;
-    for (size_t i = 0; i < before.size(); i++) {
+    double moved = 0;
+    double norm = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
         moved += (double{l.polar[i]} - before[i]) * (double{l.polar[i]} - before[i]);
         norm += double{l.polar[i]} * l.polar[i];
     }
@@ -73,8 +75,9 @@ Large large(Context& context, int rows, int cols) {
 double large_distance(Context& context, const Large& l, const OrthoMethod& method) {
     StackRun run(context, {l.x}, 1, l.rows, l.cols, 1, method);
     const std::vector<float> y = run.run_as_method()[0];
-    double sum = 0, norm = 0;
-    for (size_t i = 0; i < y.size(); i++) {
+    double sum = 0;
+    double norm = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
         sum += (double{y[i]} - l.polar[i]) * (double{y[i]} - l.polar[i]);
         norm += double{l.polar[i]} * l.polar[i];
     }
@@ -92,9 +95,11 @@ TEST_CASE("optim/ns_coefficients: the extremes of the scalar maps match the publ
                     {Ortho::you6, 1.0200, .7645},
                     {Ortho::polar_express, 1.1236, .8703}};
     for (auto e : expected) {
-        double sup = 0, inf = 10;
-        for (int i = 0; i <= 200000; i++) {
-            const double sigma = std::pow(10.0, -4.0 * i / 200000), f = ns_value(ns_set(e.ortho), 5, sigma);
+        double sup = 0;
+        double inf = 10;
+        for (int i = 0; i <= 200000; ++i) {
+            const double sigma = std::pow(10.0, -4.0 * i / 200000);
+            const double f = ns_value(ns_set(e.ortho), 5, sigma);
             sup = std::max(sup, f);
             if (sigma >= 0.002) inf = std::min(inf, f);
         }
@@ -122,7 +127,7 @@ TEST_CASE("optim/ns_coefficients: beyond its end, a set repeats its last triple,
 TEST_CASE("optim/ns_coefficients: the distances to the polar factor on a 1/i spectrum match a table") {
     const std::vector<double> sigma = singular_values(Spectrum::harmonic, 768);
     const double expected[] = {.2895, .2723, .2541, .0864};
-    for (int i = 0; i < 4; i++) REQUIRE(std::abs(remaining_distance(kSets[i], sigma) - expected[i]) <= 6e-5);
+    for (int i = 0; i < 4; ++i) REQUIRE(std::abs(remaining_distance(kSets[i], sigma) - expected[i]) <= 6e-5);
 }
 
 TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
@@ -164,11 +169,12 @@ double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& m
 double svd_bound(const Matrix& x, int rank) {
     const std::vector<double> S = svd(x).S;
     double turned = 0;
-    for (int i = 0; i < rank; i++) turned += (S[0] / S[i]) * (S[0] / S[i]) / rank;
+    for (int i = 0; i < rank; ++i) turned += (S[0] / S[i]) * (S[0] / S[i]) / rank;
     return 4 * std::sqrt(std::max(x.rows, x.cols)) * kUnitRoundoff<float> * std::sqrt(turned);
 }
 void check_method(Context& context, const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
-    const double d = relative(orthogonalized(context, x, method), exact), bound = rounding_bound(x, exact, method);
+    const double d = relative(orthogonalized(context, x, method), exact);
+    const double bound = rounding_bound(x, exact, method);
     INFO(x.rows << " x " << x.cols << ", " << name_of(method.ortho) << ", " << method.steps << " steps, "
                 << name_of(method.form) << ", " << name_of(method.dtype) << ": " << d << ", bound " << bound);
     REQUIRE(d <= bound);
@@ -234,7 +240,8 @@ TEST_CASE("optim/orthogonalize: four steps with AOL are as accurate as five with
     Context context;
     for (Ortho ortho : kSets)
         for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic}) {
-            const Matrix x = input(spectrum, 128, 128, 5), polar = polar_factor(x);
+            const Matrix x = input(spectrum, 128, 128, 5);
+            const Matrix polar = polar_factor(x);
             auto left = [&](const OrthoMethod& method) { return relative(orthogonalized(context, x, method), polar); };
             const double five = left({ortho, 5, NsForm::standard, DType::f32});
             const double aol = left({ortho, 4, NsForm::standard, DType::f32, true});
@@ -270,7 +277,7 @@ TEST_CASE("optim/orthogonalize: the distances to the polar factor of Gaussian ma
     for (const auto& t : table) {
         const Large x = large(context, t.rows, t.cols);
         const double expected[] = {t.jordan, t.you, t.you6, t.polar_express};
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; ++i) {
             const OrthoMethod method{kSets[i], 5, resolve_form(NsForm::automatic, {}, t.rows, t.cols), DType::f32};
             const double d = large_distance(context, x, method);
             INFO(t.rows << " x " << t.cols << ", " << name_of(kSets[i]) << ": " << d << " instead of " << expected[i]);
@@ -286,10 +293,12 @@ TEST_CASE("optim/orthogonalize: rank-deficient matrices keep their null space") 
     for (auto [rows, cols, rank] : {std::tuple(40, 64, 10), std::tuple(64, 40, 1), std::tuple(33, 33, 32),
                                     std::tuple(1, 70, 1), std::tuple(70, 1, 1)}) {
         // Small integers: the product is exact in float, and so is its rank.
-        Matrix a = gaussian(rows, rank, 1), b = gaussian(rank, cols, 2);
+        Matrix a = gaussian(rows, rank, 1);
+        Matrix b = gaussian(rank, cols, 2);
         for (Matrix* factor : {&a, &b})
             for (double& v : factor->a) v = std::round(3 * v);
-        const Matrix x = a * b, polar = polar_factor(x);
+        const Matrix x = a * b;
+        const Matrix polar = polar_factor(x);
         INFO(rows << " x " << cols << " of rank " << rank);
         REQUIRE(std::abs(frobenius(polar) - std::sqrt(rank)) <= 1e-9);
         REQUIRE(relative(orthogonalized(context, x, {.ortho = Ortho::svd}), polar) <= svd_bound(x, rank));
@@ -304,8 +313,8 @@ TEST_CASE("optim/orthogonalize: rank-deficient matrices keep their null space") 
 TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay zero") {
     Context context;
     Matrix x = input(Spectrum::gaussian, 20, 36, 5);
-    for (int j = 0; j < x.cols; j++) x(17, j) = x(19, j) = 0;
-    for (int i = 0; i < x.rows; i++) x(i, 30) = x(i, 35) = 0;
+    for (int j = 0; j < x.cols; ++j) x(17, j) = x(19, j) = 0;
+    for (int i = 0; i < x.rows; ++i) x(i, 30) = x(i, 35) = 0;
     for (Ortho ortho : {Ortho::svd, Ortho::jordan, Ortho::you, Ortho::you6, Ortho::polar_express})
         for (NsForm form : {NsForm::standard, NsForm::gram})
             for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -314,13 +323,13 @@ TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay z
                 REQUIRE(frobenius(orthogonalized(context, Matrix(20, 36), method)) == 0);
                 const Matrix y = orthogonalized(context, x, method);
                 bool zero = true;
-                for (int j = 0; j < x.cols; j++) zero = zero && y(17, j) == 0 && y(19, j) == 0;
-                for (int i = 0; i < x.rows; i++) zero = zero && y(i, 30) == 0 && y(i, 35) == 0;
+                for (int j = 0; j < x.cols; ++j) zero = zero && y(17, j) == 0 && y(19, j) == 0;
+                for (int i = 0; i < x.rows; ++i) zero = zero && y(i, 30) == 0 && y(i, 35) == 0;
                 if (ortho == Ortho::svd) {  // LAPACK may leave rounding errors there, smaller than in the rest
                     const double bound = svd_bound(x, 18) * frobenius(y);
                     zero = true;
-                    for (int j = 0; j < x.cols; j++) zero = zero && std::abs(y(17, j)) + std::abs(y(19, j)) <= bound;
-                    for (int i = 0; i < x.rows; i++) zero = zero && std::abs(y(i, 30)) + std::abs(y(i, 35)) <= bound;
+                    for (int j = 0; j < x.cols; ++j) zero = zero && std::abs(y(17, j)) + std::abs(y(19, j)) <= bound;
+                    for (int i = 0; i < x.rows; ++i) zero = zero && std::abs(y(i, 30)) + std::abs(y(i, 35)) <= bound;
                 }
                 INFO(name_of(ortho) << ", " << name_of(form) << ", " << name_of(dtype));
                 REQUIRE(zero);
@@ -329,16 +338,18 @@ TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay z
 
 TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a time") {
     Context context;
-    const int m = 40, n = 56, count = 5;
+    const int m = 40;
+    const int n = 56;
+    const int count = 5;
     std::vector<std::vector<float>> slices;
-    for (int i = 0; i < count; i++) slices.push_back(random_values<float>(m * n, 20 + i));
+    for (int i = 0; i < count; ++i) slices.push_back(random_values<float>(m * n, 20 + i));
     for (Ortho ortho : {Ortho::svd, Ortho::you})
         for (NsForm form : {NsForm::standard, NsForm::gram})
             for (DType dtype : {DType::f32, DType::bf16}) {
                 if (ortho == Ortho::svd && dtype != DType::f32) continue;
                 StackRun batch(context, slices, 1, m, n, 1, {ortho, 5, form, dtype});
                 const auto together = batch.run_as_method();
-                for (int i = 0; i < count; i++) {
+                for (int i = 0; i < count; ++i) {
                     StackRun alone(context, {slices[i]}, 1, m, n, 1, {ortho, 5, form, dtype});
                     REQUIRE(same_bits(alone.run_as_method()[0], together[i]));
                 }
@@ -347,7 +358,8 @@ TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a t
 
 TEST_CASE("optim/orthogonalize: a matrix that is not finite does not affect the others") {
     Context context;
-    const int side = 24, count = 3;
+    const int side = 24;
+    const int count = 3;
     const MatrixBatch batch{count, side, side, 32};
     const auto clean = random_values<float>(batch.size(), 3, 0.03);
     for (NsForm form : {NsForm::standard, NsForm::gram})
@@ -364,11 +376,13 @@ TEST_CASE("optim/orthogonalize: a matrix that is not finite does not affect the 
             };
             auto dirty = clean;
             dirty[batch.stride() + 5] = bad;
-            const auto expected = run(clean), result = run(dirty);
-            bool same = true, spoiled = false;
-            for (int b = 0; b < count; b++)
-                for (int i = 0; i < side; i++)
-                    for (int j = 0; j < side; j++) {
+            const auto expected = run(clean);
+            const auto result = run(dirty);
+            bool same = true;
+            bool spoiled = false;
+            for (int b = 0; b < count; ++b)
+                for (int i = 0; i < side; ++i)
+                    for (int j = 0; j < side; ++j) {
                         const int64_t at = b * batch.stride() + i * batch.ld + j;
                         if (b == 1) spoiled = spoiled || !std::isfinite(result[at]);
                         if (b != 1) same = same && result[at] == expected[at];

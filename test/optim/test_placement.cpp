@@ -39,8 +39,10 @@ TEST_CASE("optim/placement: the loads of GPT-2 124M match the design's figures")
     const OptimizerPlan plan = plan_optimizer(table, options_of(Method::teon));
     std::vector<double> cost;  // five standard Newton-Schulz steps on an m x nK matrix, m the short side
     for (const Stack& stack : plan.stacks) {
-        const double rows = stack.m, cols = double(stack.n) * stack.K(), m = std::min(rows, cols),
-                     n = std::max(rows, cols);
+        const double rows = stack.m;
+        const double cols = double(stack.n) * stack.K();
+        const double m = std::min(rows, cols);
+        const double n = std::max(rows, cols);
         cost.push_back(5 * (2 * m * m * n + m * m * m));
     }
     for (auto [ranks, expected] : {std::pair{8, 1.01}, {16, 1.08}, {32, 1.31}, {64, 1.68}}) {

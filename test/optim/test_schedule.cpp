@@ -25,7 +25,7 @@ constexpr double kTolerance = 1e-12;
 TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
     for (const ScheduleRow& row : kSchedules) {
         Schedule s = make(row.kind, 0.1, 0.4, 0.0);
-        for (int step = 0; step < 10; step++)
+        for (int step = 0; step < 10; ++step)
             REQUIRE(std::abs(lr_factor(s, step, 100) - (step + 1) / 10.0) <= kTolerance);
         REQUIRE(lr_factor(s, 10, 100) == 1.0);
     }
@@ -33,8 +33,9 @@ TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
 
 TEST_CASE("optim/schedule: cosine and linear decay follow their formulas down to the minimum") {
     const int64_t total = 200;
-    Schedule cosine = make(ScheduleKind::cosine, 0.25, 0, 0.1), linear = make(ScheduleKind::linear, 0.25, 0, 0.2);
-    for (int64_t step = 50; step <= total; step++) {
+    Schedule cosine = make(ScheduleKind::cosine, 0.25, 0, 0.1);
+    Schedule linear = make(ScheduleKind::linear, 0.25, 0, 0.2);
+    for (int64_t step = 50; step <= total; ++step) {
         double p = static_cast<double>(step - 50) / 150.0;
         REQUIRE(std::abs(lr_factor(cosine, step, total) - (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * p)))) <=
                 kTolerance);
@@ -47,7 +48,7 @@ TEST_CASE("optim/schedule: cosine and linear decay follow their formulas down to
 TEST_CASE("optim/schedule: constant holds the peak; constant-linear holds it for 40% and falls to zero") {
     Schedule constant = make(ScheduleKind::constant, 0.0, 0.4, 0.0);
     Schedule held = make(ScheduleKind::constant_linear, 0.0, 0.4, 0.0);
-    for (int64_t step = 0; step < 50; step++) {
+    for (int64_t step = 0; step < 50; ++step) {
         REQUIRE(lr_factor(constant, step, 50) == 1.0);
         double expected = step < 20 ? 1.0 : static_cast<double>(50 - step) / 30.0;
         REQUIRE(std::abs(lr_factor(held, step, 50) - expected) <= kTolerance);
@@ -91,7 +92,7 @@ TEST_CASE("optim/schedule: factors stay in (0, 1] for one step, only warmup and 
         for (double constant : {0.0, 1.0})
             for (int64_t total : {1, 2, 3, 7})
                 for (const ScheduleRow& row : kSchedules)
-                    for (int64_t step = 0; step < total; step++) {
+                    for (int64_t step = 0; step < total; ++step) {
                         double f = lr_factor(make(row.kind, warmup, constant, 0.0), step, total);
                         REQUIRE((f > 0.0 && f <= 1.0));
                     }

@@ -51,10 +51,11 @@ struct SoapReference {
         return BR.rows > 0 ? half * transposed(BR) : half;
     }
     static void check_basis(const Matrix& B, const Matrix& factor) {
-        const Matrix unit = B * transposed(B), diagonal = B * factor * transposed(B);
+        const Matrix unit = B * transposed(B);
+        const Matrix diagonal = B * factor * transposed(B);
         double before = -1;
-        for (int i = 0; i < B.rows; i++) {
-            for (int j = 0; j < B.rows; j++) {
+        for (int i = 0; i < B.rows; ++i) {
+            for (int j = 0; j < B.rows; ++j) {
                 REQUIRE(std::abs(unit(i, j) - (i == j)) <= 1e-5);
                 if (i != j) REQUIRE(std::abs(diagonal(i, j)) <= 1e-5 * frobenius(factor));
             }
@@ -66,7 +67,7 @@ struct SoapReference {
     static int null_of(const Matrix& B, const Matrix& factor) {
         const Matrix diagonal = B * factor * transposed(B);
         int count = 0;
-        for (int i = 0; i < B.rows; i++) count += diagonal(i, i) < 0x1p-14 * diagonal(B.rows - 1, B.rows - 1);
+        for (int i = 0; i < B.rows; ++i) count += diagonal(i, i) < 0x1p-14 * diagonal(B.rows - 1, B.rows - 1);
         return count;
     }
     // The squares of g, in null rows and columns their means and what keeps rounding noise small.
@@ -74,51 +75,52 @@ struct SoapReference {
         Matrix s = g;
         for (double& x : s.a) x *= x;
         auto average = [](Matrix x, int rows) {
-            for (int j = 0; j < x.cols && rows > 0; j++) {
+            for (int j = 0; j < x.cols && rows > 0; ++j) {
                 double sum = 0;
-                for (int i = 0; i < rows; i++) sum += x(i, j);
-                for (int i = 0; i < rows; i++) x(i, j) = sum / rows;
+                for (int i = 0; i < rows; ++i) sum += x(i, j);
+                for (int i = 0; i < rows; ++i) x(i, j) = sum / rows;
             }
             return x;
         };
         s = transposed(average(transposed(average(s, rows)), columns));
-        for (int i = 0; i < s.rows; i++)
-            for (int j = 0; j < s.cols; j++)
+        for (int i = 0; i < s.rows; ++i)
+            for (int j = 0; j < s.cols; ++j)
                 if (i < rows || j < columns) s(i, j) += 0x1p-20 * mean_square;
         return s;
     }
     static double trace(const Matrix& x) {
         double sum = 0;
-        for (int i = 0; i < x.rows; i++) sum += x(i, i);
+        for (int i = 0; i < x.rows; ++i) sum += x(i, i);
         return sum;
     }
     // V's rows by what the factor has along the rows of B.
     static Matrix reordered(const Matrix& v, const Matrix& B, const Matrix& factor, int null) {
         Matrix parts = B * factor * transposed(B);
         double shared = 0;  // null rows stay together
-        for (int i = 0; i < null; i++) shared += parts(i, i) / null;
-        for (int i = 0; i < null; i++) parts(i, i) = shared;
+        for (int i = 0; i < null; ++i) shared += parts(i, i) / null;
+        for (int i = 0; i < null; ++i) parts(i, i) = shared;
         std::vector<int> order(B.rows);
         std::iota(order.begin(), order.end(), 0);
         std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return parts(i, i) < parts(j, j); });
         Matrix result(v.rows, v.cols);
-        for (int i = 0; i < v.rows; i++)
-            for (int j = 0; j < v.cols; j++) result(i, j) = v(order[i], j);
+        for (int i = 0; i < v.rows; ++i)
+            for (int j = 0; j < v.cols; ++j) result(i, j) = v(order[i], j);
         return result;
     }
     void step(const Matrix& unscaled, double scale, int t, double lr, double decay, Run& run, const std::string& name) {
         const Matrix g = combination(scale, unscaled, 0, unscaled);
-        const double b1 = o.beta1, b2 = o.beta2;
+        const double b1 = o.beta1;
+        const double b2 = o.beta2;
         if (t > 1) {
             M = combination(b1, M, 1 - b1, g);
             const Matrix g_projected = in_basis(g, BL, BR);
             Matrix n = in_basis(M, BL, BR);
             V = combination(b2, V, 1 - b2, squares(g_projected, null_rows, null_columns, trace(L) / W.a.size()));
-            for (size_t i = 0; i < n.a.size(); i++) {
+            for (size_t i = 0; i < n.a.size(); ++i) {
                 n.a[i] *= std::sqrt(1 - std::pow(b2, t - 1)) / (1 - std::pow(b1, t - 1)) / (std::sqrt(V.a[i]) + o.eps);
             }
             const Matrix u = in_basis(n, transposed(BL), transposed(BR));
-            for (size_t i = 0; i < W.a.size(); i++) {
+            for (size_t i = 0; i < W.a.size(); ++i) {
                 const bool decays = !o.cautious_weight_decay || u.a[i] * W.a[i] >= 0;
                 W.a[i] = (W.a[i] - lr * u.a[i]) * (decays ? 1 - lr * decay : 1);
             }
@@ -148,12 +150,12 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
             options.lr_scale = {{Role::q, 0.5f}};
             Run run(table, options);
             std::map<int, SoapReference> references;
-            for (int row = 0; row < table.count(); row++)
+            for (int row = 0; row < table.count(); ++row)
                 if (is_hidden_matrix(table[row].role))
                     references.emplace(
                         row, SoapReference(options, matrix_of(run.weights(row), table[row].rows, table[row].cols)));
             REQUIRE(references.size() == 12);
-            for (int t = 1; t <= 9; t++) {
+            for (int t = 1; t <= 9; ++t) {
                 const float scale = t == 3 ? 0.3f : 1.0f;
                 run.set_grads(t);
                 run.step(scale, 0, 0.7f);
@@ -161,7 +163,8 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
                     const ParamRow& r = table[row];
                     const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
                     // In the order of float: the schedule's factor, then the role's.
-                    const double lr = double{options.lr} * 0.7, role = r.role == Role::q ? 0.5 : 1.0;
+                    const double lr = double{options.lr} * 0.7;
+                    const double role = r.role == Role::q ? 0.5 : 1.0;
                     reference.step(g, scale, t, lr * role, options.weight_decay / role, run, r.name);
                 }
             }
@@ -214,21 +217,24 @@ TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ra
     for (const int frequency : {1, 3, 10}) {
         OptimizerOptions options = soap_options();
         options.soap_frequency = frequency;
-        Run run(table, options), other(table, options);
+        Run run(table, options);
+        Run other(table, options);
         const std::vector<float> begin = run.all();
-        for (int t = 1; t <= 25; t++) {
+        for (int t = 1; t <= 25; ++t) {
             run.set_grads(t), run.step();
-            for (int row = 0; row < table.count(); row++) {
+            for (int row = 0; row < table.count(); ++row) {
                 std::vector<float> grad = random_values<float>(table[row].size(), uint64_t{1000} * t + row);
                 for (size_t i = 0; i < grad.size(); i += 2) grad[i] *= 1 + 0x1p-23f;
                 other.set(other.params.grad(row), grad);
             }
             other.step();
-            double difference = 0, moved = 0;
-            const std::vector<float> a = run.all(), b = other.all();
-            for (int row = 0; row < table.count(); row++) {
+            double difference = 0;
+            double moved = 0;
+            const std::vector<float> a = run.all();
+            const std::vector<float> b = other.all();
+            for (int row = 0; row < table.count(); ++row) {
                 if (!is_hidden_matrix(table[row].role)) continue;
-                for (int64_t i = table[row].offset; i < table[row].offset + table[row].size(); i++) {
+                for (int64_t i = table[row].offset; i < table[row].offset + table[row].size(); ++i) {
                     difference += std::pow(double{a[i]} - b[i], 2);
                     moved += std::pow(double{a[i]} - begin[i], 2);
                 }
@@ -246,17 +252,21 @@ TEST_CASE("optim/soap: weights do not move along directions that no gradient had
     OptimizerOptions options = soap_options();
     options.weight_decay = 0;
     Run run(table, options);
-    const int row = table.find("h.0.up"), m = table[row].rows, n = table[row].cols;
+    const int row = table.find("h.0.up");
+    const int m = table[row].rows;
+    const int n = table[row].cols;
     const Matrix before = matrix_of(run.weights(row), m, n);
-    const Matrix u = gaussian(m, 2, 1), v = gaussian(2, n, 2);  // gradients u X v have these columns and rows
-    for (int t = 1; t <= 12; t++) {
+    const Matrix u = gaussian(m, 2, 1);
+    const Matrix v = gaussian(2, n, 2);  // gradients u X v have these columns and rows
+    for (int t = 1; t <= 12; ++t) {
         run.set_grads(t);
         const Matrix g = u * gaussian(2, 2, 10 + t) * v;
         run.set(run.params.grad(row), std::vector<float>(g.a.begin(), g.a.end()));
         run.step();
     }
     const Matrix moved = combination(1, matrix_of(run.weights(row), m, n), -1, before);
-    const Matrix left = polar_factor(u), right = polar_factor(v);
+    const Matrix left = polar_factor(u);
+    const Matrix right = polar_factor(v);
     const Matrix within = left * transposed(left) * moved * transposed(right) * right;
     REQUIRE(frobenius(moved) >= 0.05);
     INFO(distance(moved, within) / frobenius(moved));
@@ -275,8 +285,9 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
     run.step();
     run.set_grads(2), run.step();
     const std::vector<float> after = run.weights(row);
-    const double lr = soap_options().lr, keep = 1 - lr * soap_options().weight_decay * table[row].decay;
-    for (size_t i = 0; i < after.size(); i++)  // a step of lr in each element
+    const double lr = soap_options().lr;
+    const double keep = 1 - lr * soap_options().weight_decay * table[row].decay;
+    for (size_t i = 0; i < after.size(); ++i)  // a step of lr in each element
         REQUIRE(std::abs(std::abs(after[i] / keep - before[i]) - lr) <= 1e-5);
 }
 
@@ -286,10 +297,10 @@ TEST_CASE("optim/soap: working weights are the rounded masters and padding stays
     const ParamTable table = make_table(shape);
     Run run(table, soap_options(), DType::bf16);
     run.zero_padding_of_masters();
-    for (int t = 1; t <= 5; t++) {
+    for (int t = 1; t <= 5; ++t) {
         run.set_grads(t);
-        for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+        for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
         run.step();
     }
-    for (int row = 0; row < table.count(); row++) REQUIRE(run.is_rounded_and_padded(row, 0));
+    for (int row = 0; row < table.count(); ++row) REQUIRE(run.is_rounded_and_padded(row, 0));
 }

@@ -61,14 +61,14 @@ TEST_CASE("optim/stacks: every preset, role subset and K covers each parameter e
         const ParamTable table = make_table(shape);
         for (Method method : {Method::adamw, Method::muon})
             REQUIRE(covers_once(table, plan_optimizer(table, options_of(method))));
-        for (int subset = 0; subset < 128; subset++) {
+        for (int subset = 0; subset < 128; ++subset) {
             std::set<Role> roles;
-            for (int i = 0; i < 7; i++)
+            for (int i = 0; i < 7; ++i)
                 if (subset >> i & 1) roles.insert(kHidden[i]);
             if (!shape.llama && roles.contains(Role::mlp_gate)) continue;
             // Test every K for the paper's roles and for all roles; for other subsets, the K at which the plan changes.
             const bool all = subset == 7 || subset == 127;
-            for (int K = 1; K <= shape.L + 1; K++) {
+            for (int K = 1; K <= shape.L + 1; ++K) {
                 if (!all && K != 2 && K != 5 && K < shape.L) continue;
                 for (int mode : {1, 2, 3}) {
                     if (!all && mode != 1 + subset % 3) continue;
@@ -122,7 +122,8 @@ TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role
 
 TEST_CASE("optim/stacks: state is momentum for stacks and two moments for AdamW's rows") {
     const ParamTable table = make_table({2, 64, 256, 100});
-    int64_t hidden = 0, rest = 0;
+    int64_t hidden = 0;
+    int64_t rest = 0;
     for (const ParamRow& row : table.rows()) (is_hidden_matrix(row.role) ? hidden : rest) += row.size();
     REQUIRE(plan_optimizer(table, options_of(Method::muon)).state_bytes == 4 * (hidden + 2 * rest));  // no gaps here
     REQUIRE(plan_optimizer(table, options_of(Method::adamw)).state_bytes == 8 * table.size());
@@ -176,7 +177,7 @@ TEST_CASE("optim/stacks: runs of rows with the same update cover AdamW's rows") 
     for (const ElementRun& run : runs) {
         for (int row : run.rows) {
             const ParamRow& r = table[row];
-            seen[row]++;
+            ++seen[row];
             REQUIRE(r.decay == run.decay);
             REQUIRE(run.lr_scale == (r.role == Role::q ? 0.5f : 1.0f));
             REQUIRE((r.offset >= run.offset && r.offset + r.size() <= run.offset + run.size));
@@ -255,7 +256,7 @@ TEST_CASE("optim/stacks: the table shows role, shape, stacks, unfolding, orthogo
         REQUIRE(contains(text, expected));
     size_t header = text.find("GFLOP") + 5;  // each line has the length of the header
     int lines = 0;
-    for (size_t begin = 0; text.compare(begin, 6, "orthog") != 0; lines++) {
+    for (size_t begin = 0; text.compare(begin, 6, "orthog") != 0; ++lines) {
         size_t end = text.find('\n', begin);
         REQUIRE(end - begin == header);
         begin = end + 1;

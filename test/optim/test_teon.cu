@@ -34,8 +34,8 @@ constexpr TableShape kSmall{.L = 5, .C = 32, .F = 48, .V = 50, .heads = 4};
 // The logical part of a parameter, without padding.
 Matrix logical_part(const std::vector<float>& values, const ParamRow& row) {
     Matrix x(row.logical_rows, row.logical_cols);
-    for (int i = 0; i < x.rows; i++)
-        for (int j = 0; j < x.cols; j++) x(i, j) = values[static_cast<size_t>(i) * row.cols + j];
+    for (int i = 0; i < x.rows; ++i)
+        for (int j = 0; j < x.cols; ++j) x(i, j) = values[static_cast<size_t>(i) * row.cols + j];
     return x;
 }
 Matrix weights_of(Run& run, int row) { return logical_part(run.weights(row), run.table()[row]); }
@@ -48,7 +48,7 @@ struct Reference {
     std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows
 
     Reference(Run& run, const OptimizerOptions& options) : table(run.table()), o(options) {
-        for (int row = 0; row < table.count(); row++) {
+        for (int row = 0; row < table.count(); ++row) {
             weights.push_back(weights_of(run, row));
             momenta.emplace_back(weights.back().rows, weights.back().cols);
             neurons.emplace_back(weights.back().rows, 0.0);
@@ -56,17 +56,17 @@ struct Reference {
     }
     void step(Run& run, const OptimizerPlan& plan, double scale) {
         for (const Stack& stack : plan.stacks)
-            for (int head = 0; head < stack.heads; head++) step(run, stack, head, scale);
+            for (int head = 0; head < stack.heads; ++head) step(run, stack, head, scale);
     }
     // Algorithm 1 of NorMuon from line 6 on, for rows [first, first + x.rows) of a parameter.
     Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
         const double before = frobenius(x);
-        for (int i = 0; i < x.rows; i++) {
+        for (int i = 0; i < x.rows; ++i) {
             double sum = 0;
-            for (int j = 0; j < x.cols; j++) sum += x(i, j) * x(i, j);
+            for (int j = 0; j < x.cols; ++j) sum += x(i, j) * x(i, j);
             double& moment = v[first + i];
             moment = double{o.neuron_beta2} * moment + (1 - double{o.neuron_beta2}) * sum / x.cols;
-            for (int j = 0; j < x.cols; j++) x(i, j) /= std::sqrt(moment) + 1e-8;
+            for (int j = 0; j < x.cols; ++j) x(i, j) /= std::sqrt(moment) + 1e-8;
         }
         const double norm = o.update_rms > 0 ? std::sqrt(x.rows * x.cols) : before;
         return combination(norm / frobenius(x), x, 0, x);
@@ -76,11 +76,13 @@ struct Reference {
                     to.a.begin() + int64_t{to_row} * to.cols);
     }
     void step(Run& run, const Stack& stack, int head, double scale) {
-        const int m = stack.logical_m, n = stack.logical_n;
+        const int m = stack.logical_m;
+        const int n = stack.logical_n;
         const int first = head * m;  // first row of the head in a parameter
         std::vector<Matrix> directions;
         for (int row : stack.rows) {
-            Matrix g(m, n), momentum(m, n);
+            Matrix g(m, n);
+            Matrix momentum(m, n);
             copy_rows(g, 0, logical_part(fetch(run.params.grad(row), table[row].size(), run.context), table[row]),
                       first, m);
             copy_rows(momentum, 0, momenta[row], first, m);
@@ -95,13 +97,13 @@ struct Reference {
             o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
         const auto updates = dematricize(q, stack.mode, m, n, stack.K());
         const double factor = step_factor(stack, o);
-        for (int k = 0; k < stack.K(); k++) {
+        for (int k = 0; k < stack.K(); ++k) {
             const int row = stack.rows[k];
             Matrix w(m, n);
             copy_rows(w, 0, weights[row], first, m);
             const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
             const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
-            for (size_t i = 0; i < w.a.size(); i++) {
+            for (size_t i = 0; i < w.a.size(); ++i) {
                 const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
                 w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
             }
@@ -137,10 +139,10 @@ double difference_after_four_steps(const ParamTable& table, const OptimizerOptio
     Run run(table, options);
     run.zero_padding_of_masters();
     Reference reference(run, options);
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 4; ++t) {
         const float scale = t == 2 ? 0.3f : 1.0f;
         run.set_grads(t);
-        for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+        for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
         reference.step(run, run.optimizer.plan(), scale);
         run.step(scale);
     }
@@ -227,7 +229,7 @@ TEST_CASE("optim/teon: AOL scales the rows of the paper's matricization where an
     for (const auto& [rows, mode, K] :
          {std::tuple(32, 1, 1), {32, 2, 2}, {32, 3, 2}, {16, 2, 2}, {8, 2, 4}, {64, 1, 2}}) {
         ParamTable table;  // with rows = 16, two are a square in mode 2; three layers leave a stack of one
-        for (int l = 0; l < 5; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, rows, 32));
+        for (int l = 0; l < 5; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, rows, 32));
         for (const NsForm form : {NsForm::standard, NsForm::gram}) {
             OptimizerOptions o = teon_options(K, mode, {Role::q});
             o.ns_aol = true, o.ns_form = form;
@@ -246,12 +248,13 @@ std::map<Role, double> update_sizes(const ParamTable& table, OptimizerOptions o)
     Run run(table, o);
     run.zero_padding_of_masters();
     std::vector<Matrix> before;
-    for (int row = 0; row < table.count(); row++) before.push_back(weights_of(run, row));
+    for (int row = 0; row < table.count(); ++row) before.push_back(weights_of(run, row));
     run.set_grads(7);
-    for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+    for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
     run.step();
-    std::map<Role, double> squares, elements;
-    for (int row = 0; row < table.count(); row++) {
+    std::map<Role, double> squares;
+    std::map<Role, double> elements;
+    for (int row = 0; row < table.count(); ++row) {
         const Role role = table[row].role;
         squares[role] += std::pow(distance(weights_of(run, row), before[row]), 2);
         elements[role] += static_cast<double>(table[row].logical_size());
@@ -264,7 +267,9 @@ std::map<Role, double> update_sizes(const ParamTable& table, OptimizerOptions o)
 // The same in closed form, for whole matrices with orthonormal rows or columns.
 double expected_size(const ParamRow& row, const OptimizerOptions& o) {
     if (o.update_rms > 0 && has_neuron_norm(o)) return o.update_rms;
-    const double m = row.logical_rows, n = row.logical_cols, K = o.teon_k;
+    const double m = row.logical_rows;
+    const double n = row.logical_cols;
+    const double K = o.teon_k;
     const bool stacked = o.method == Method::teon && o.teon_roles.contains(row.role);
     const double sides[] = {std::min(m, K * n) / K, std::min(n, K * m) / K, 1};
     const double square = stacked && !o.teon_rms_match ? sides[o.teon_mode - 1] : std::min(m, n);
@@ -325,7 +330,7 @@ TEST_CASE("optim/teon: Teon with K = 1 is Muon bit for bit, in every mode") {
     auto train = [&](OptimizerOptions o, DType dtype) {
         o.nesterov = true;
         Run run(table, o, dtype);
-        for (int t = 0; t < 3; t++) run.set_grads(t), run.step();
+        for (int t = 0; t < 3; ++t) run.set_grads(t), run.step();
         return bytes_of(run.all()) + run.state_bytes();
     };
     for (DType dtype : {DType::f32, DType::bf16}) {
@@ -348,7 +353,7 @@ TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in
     const SafetensorsFile file("test/golden/optim.safetensors");
     const std::pair<std::string, Role> roles[] = {{"q", Role::q}, {"up", Role::mlp_up}, {"down", Role::mlp_down}};
     ParamTable table;
-    for (int l = 0; l < 3; l++)
+    for (int l = 0; l < 3; ++l)
         for (auto [name, role] : roles) {
             const TensorInfo& t = file.at(name + "." + std::to_string(l));
             ParamRow row = matrix_row(t.name, role, l, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]));
@@ -390,10 +395,10 @@ TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in
             options.ns_form = form;
             if (form == NsForm::gram && c.name.starts_with("torch")) continue;
             Run run(table, options);
-            for (int row = 0; row < table.count(); row++)
+            for (int row = 0; row < table.count(); ++row)
                 run.set(run.params.master(row), file.read_float(file.at(table[row].name)));
-            for (int t = 0; t < 10; t++) {
-                for (int row = 0; row < table.count(); row++) {
+            for (int t = 0; t < 10; ++t) {
+                for (int row = 0; row < table.count(); ++row) {
                     const auto grads = file.read_float(file.at(table[row].name + ".grads"));
                     const int64_t n = table[row].size();
                     run.set(run.params.grad(row),
@@ -401,11 +406,13 @@ TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in
                 }
                 run.step();
             }
-            double difference = 0, moved = 0;
-            for (int row = 0; row < table.count(); row++) {
+            double difference = 0;
+            double moved = 0;
+            for (int row = 0; row < table.count(); ++row) {
                 const auto expected = file.read_float(file.at(c.name + "." + table[row].name));
-                const auto before = file.read_float(file.at(table[row].name)), after = run.weights(row);
-                for (size_t i = 0; i < after.size(); i++) {
+                const auto before = file.read_float(file.at(table[row].name));
+                const auto after = run.weights(row);
+                for (size_t i = 0; i < after.size(); ++i) {
                     difference += std::pow(after[i] - expected[i], 2);
                     moved += std::pow(expected[i] - before[i], 2);
                 }
@@ -418,10 +425,11 @@ TEST_CASE("optim/teon: ten steps match PyTorch's Muon and Teon as written out in
 TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and the next step continues from them") {
     const ParamTable table = make_table(kSmall);
     for (DType dtype : {DType::f32, DType::bf16}) {
-        Run run(table, teon_options(2, 1), dtype), straight(table, teon_options(2, 1), dtype);
+        Run run(table, teon_options(2, 1), dtype);
+        Run straight(table, teon_options(2, 1), dtype);
         run.set_grads(1), run.step();
         const std::string before = bytes_of(run.all()) + run.state_bytes();
-        for (int row = 0; row < table.count(); row++)
+        for (int row = 0; row < table.count(); ++row)
             run.set(run.params.grad(row), std::vector<float>(table[row].size(), row % 2 ? NAN : INFINITY));
         run.step(NAN, 1);
         REQUIRE(bytes_of(run.all()) + run.state_bytes() == before);
@@ -435,7 +443,8 @@ TEST_CASE("optim/teon: a skipped step changes no bit of weights or state, and th
 
 TEST_CASE("optim/teon: a momentum that is not finite is reported by name and does not affect other stacks") {
     const ParamTable table = make_table(kSmall);
-    Run run(table, teon_options(2, 1)), clean(table, teon_options(2, 1));
+    Run run(table, teon_options(2, 1));
+    Run clean(table, teon_options(2, 1));
     const int bad = table.find("h.3.k");
     for (Run* r : {&run, &clean}) r->set_grads(1);
     auto grad = random_values<float>(table[bad].size(), 5);
@@ -445,7 +454,7 @@ TEST_CASE("optim/teon: a momentum that is not finite is reported by name and doe
     // The error names the first matrix of the stack.
     REQUIRE(contains(error_of([&] { run.optimizer.check_finite(run.context); }), "h.2.k"));
     clean.optimizer.check_finite(clean.context);
-    for (int row = 0; row < table.count(); row++) {
+    for (int row = 0; row < table.count(); ++row) {
         const ParamRow& r = table[row];
         const bool same = bool(same_bits(run.weights(row), clean.weights(row)));
         REQUIRE(same == !(r.role == Role::k && (r.layer == 2 || r.layer == 3)));
@@ -464,13 +473,13 @@ TEST_CASE("optim/teon: working weights are the rounded master weights and paddin
             o.ortho = ortho;
             Run run(table, o, DType::bf16);
             run.zero_padding_of_masters();
-            for (int t = 0; t < 3; t++) {
+            for (int t = 0; t < 3; ++t) {
                 run.set_grads(t);
-                for (int row = 0; row < table.count(); row++) run.zero_padding(run.params.grad(row), row);
+                for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
                 run.step();
             }
             // svd leaves zero rows zero up to rounding.
-            for (int row = 0; row < table.count(); row++)
+            for (int row = 0; row < table.count(); ++row)
                 REQUIRE(run.is_rounded_and_padded(row, ortho == Ortho::svd ? 1e-7 : 0.0));
         }
 }
@@ -484,12 +493,13 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, and deca
     const std::vector<float> before = run.all();
     run.set_grads(3), run.step(0.5f, 0, 0.7f);
     Context& context = run.context;
-    for (int row = 0; row < table.count(); row++) {
+    for (int row = 0; row < table.count(); ++row) {
         const ParamRow& r = table[row];
         const int64_t n = r.size();
         const float scale = r.role == Role::q ? 0.25f : 1.0f;
         Guarded<float> w(std::vector<float>(before.begin() + r.offset, before.begin() + r.offset + n), context.stream);
-        Guarded<float> m(std::vector<float>(n, 0), context.stream), v(std::vector<float>(n, 0), context.stream);
+        Guarded<float> m(std::vector<float>(n, 0), context.stream);
+        Guarded<float> v(std::vector<float>(n, 0), context.stream);
         float* no_work = nullptr;
         adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n,
                      {o.adamw_lr, scale, r.decay ? o.weight_decay / scale : 0.0f}, o.beta1, o.beta2, o.eps,
@@ -508,7 +518,7 @@ TEST_CASE("optim/teon: state() lists each tensor once, with its parameter's shap
         const ParamRow& row = table[t.param];
         REQUIRE(names.insert(t.name).second);
         REQUIRE((t.rows == row.rows && t.cols == row.cols));
-        tensors[t.param]++;
+        ++tensors[t.param];
         if (is_hidden_matrix(row.role)) {
             REQUIRE(t.name == row.name + ".momentum");  // equal to the gradient after one step
             REQUIRE(same_bits(fetch(t.data, row.size(), run.context),
@@ -517,14 +527,14 @@ TEST_CASE("optim/teon: state() lists each tensor once, with its parameter's shap
             REQUIRE((t.name == row.name + ".m" || t.name == row.name + ".v"));
         }
     }
-    for (int row = 0; row < table.count(); row++) REQUIRE(tensors[row] == (is_hidden_matrix(table[row].role) ? 1 : 2));
+    for (int row = 0; row < table.count(); ++row) REQUIRE(tensors[row] == (is_hidden_matrix(table[row].role) ? 1 : 2));
 }
 
 TEST_CASE("optim/teon: two steps do not depend on the number of threads") {
     const ParamTable table = make_table({2, 24, 40, 30});
     REQUIRE(same_with_any_threads([&] {
         Run run(table, teon_options(2, 1), DType::bf16);
-        for (int t = 0; t < 2; t++) run.set_grads(t), run.step();
+        for (int t = 0; t < 2; ++t) run.set_grads(t), run.step();
         return bytes_of(run.all()) + run.state_bytes();
     }));
 }
@@ -548,11 +558,14 @@ TEST_CASE("optim/teon: diagnose() returns the alignment and norm ratio of consec
         REQUIRE(found.size() == 6 * (kSmall.L - 1));
         for (const Alignment& a : found) {
             REQUIRE(a.layer_b == a.layer_a + 1);
-            const Matrix &x = momenta[{a.role, a.layer_a}], &y = momenta[{a.role, a.layer_b}];
-            const Svd dx = svd(x), dy = svd(y);
-            double left = 0, right = 0;
-            for (int i = 0; i < x.rows; i++) left += dx.U(i, 0) * dy.U(i, 0);
-            for (int i = 0; i < x.cols; i++) right += dx.V(i, 0) * dy.V(i, 0);
+            const Matrix& x = momenta[{a.role, a.layer_a}];
+            const Matrix& y = momenta[{a.role, a.layer_b}];
+            const Svd dx = svd(x);
+            const Svd dy = svd(y);
+            double left = 0;
+            double right = 0;
+            for (int i = 0; i < x.rows; ++i) left += dx.U(i, 0) * dy.U(i, 0);
+            for (int i = 0; i < x.cols; ++i) right += dx.V(i, 0) * dy.V(i, 0);
             const double ratio = (nuclear_norm(x) + nuclear_norm(y)) / nuclear_norm(matricize({x, y}, mode));
             // Rounding turns float eigenvectors of M M^T by 2^-24 sigma_1^2 / gap; here the gap to the next eigenvalue
             // exceeds 1e-3 sigma_1^2. The smallest of 32 singular values, some 1e-2 of the largest, has a relative
@@ -571,11 +584,14 @@ TEST_CASE("optim/teon: diagnose() returns the alignment and norm ratio of consec
 // ---- the paper's theory, with the float64 oracles and on the device ------------------------------
 
 TEST_CASE("optim/teon: the norm and dual norm inequalities hold for modes 1 and 2 on random tensors") {
-    for (int trial = 0; trial < 60; trial++) {
-        const int m = 2 + trial % 7, n = 2 + trial / 7 % 6, K = 1 + trial % 5;
+    for (int trial = 0; trial < 60; ++trial) {
+        const int m = 2 + trial % 7;
+        const int n = 2 + trial / 7 % 6;
+        const int K = 1 + trial % 5;
         std::vector<Matrix> slices;
-        double muon = 0, muon_dual = 0;
-        for (int k = 0; k < K; k++) {
+        double muon = 0;
+        double muon_dual = 0;
+        for (int k = 0; k < K; ++k) {
             slices.push_back(
                 combination(std::pow(4.0, (trial * 7 + k) % 3), gaussian(m, n, trial * 10 + k), 0, Matrix(m, n)));
             muon = std::max(muon, operator_norm(slices.back()));
@@ -583,7 +599,10 @@ TEST_CASE("optim/teon: the norm and dual norm inequalities hold for modes 1 and 
         }
         for (int mode : {1, 2}) {
             const Matrix z = matricize(slices, mode);
-            const double teon = operator_norm(z), dual = nuclear_norm(z), root = std::sqrt(K), slack = 1 + 1e-12;
+            const double teon = operator_norm(z);
+            const double dual = nuclear_norm(z);
+            const double root = std::sqrt(K);
+            const double slack = 1 + 1e-12;
             REQUIRE(muon <= teon * slack);
             REQUIRE(teon <= root * muon * slack);
             REQUIRE(dual <= muon_dual * slack);
@@ -598,10 +617,10 @@ namespace {
 std::vector<Matrix> rank_one_family(int m, int n, int K, bool shared_left) {
     const Matrix basis = with_spectrum(16, 16, std::vector<double>(16, 1.0), 3);
     std::vector<Matrix> slices;
-    for (int k = 0; k < K; k++) {
+    for (int k = 0; k < K; ++k) {
         Matrix x(m, n);
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++) x(i, j) = basis(shared_left ? 0 : k, i) * basis(shared_left ? k : 0, j);
+        for (int i = 0; i < m; ++i)
+            for (int j = 0; j < n; ++j) x(i, j) = basis(shared_left ? 0 : k, i) * basis(shared_left ? k : 0, j);
         slices.push_back(x);
     }
     return slices;
@@ -624,7 +643,7 @@ TEST_CASE(
                 REQUIRE(std::abs(operator_norm(z) - (gains ? std::sqrt(K) : 1)) <= 1e-10);
                 // Without a gain the update is Muon's.
                 const auto updates = dematricize(polar_factor(z), mode, 16, 16, K);
-                for (int k = 0; k < K; k++) {
+                for (int k = 0; k < K; ++k) {
                     const double expected = gains ? 1 - 1 / std::sqrt(K) : 0;
                     REQUIRE(std::abs(distance(updates[k], polar_factor(slices[k])) - expected) <= 1e-9);
                 }
@@ -637,58 +656,62 @@ TEST_CASE(
     "smaller by sqrt(K)") {
     const int K = 4;
     ParamTable table;
-    for (int l = 0; l < K; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));
+    for (int l = 0; l < K; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));
     for (bool shared_left : {true, false}) {
         const auto slices = rank_one_family(16, 16, K, shared_left);
         auto step_with = [&](OptimizerOptions o) {
             o.ortho = Ortho::svd;
             Run run(table, o);
             const std::vector<float> before = run.all();
-            for (int k = 0; k < K; k++)
+            for (int k = 0; k < K; ++k)
                 run.set(run.params.grad(k), std::vector<float>(slices[k].a.begin(), slices[k].a.end()));
             run.step();
             std::vector<double> moved;
             const auto after = run.all();
-            for (size_t i = 0; i < after.size(); i++) moved.push_back(double{before[i]} - after[i]);
+            for (size_t i = 0; i < after.size(); ++i) moved.push_back(double{before[i]} - after[i]);
             return moved;
         };
-        OptimizerOptions muon = teon_options(1, 1, {Role::q}), teon = teon_options(K, 1, {Role::q});
-        const auto a = step_with(muon), b = step_with(teon);
+        OptimizerOptions muon = teon_options(1, 1, {Role::q});
+        OptimizerOptions teon = teon_options(K, 1, {Role::q});
+        const auto a = step_with(muon);
+        const auto b = step_with(teon);
         const double ratio = shared_left ? 1 / std::sqrt(K) : 1;
-        for (size_t i = 0; i < a.size(); i++)
+        for (size_t i = 0; i < a.size(); ++i)
             REQUIRE(std::abs(b[i] - ratio * a[i]) <= 1e-6);  // weights of 0.2 in float
     }
 }
 
 TEST_CASE("optim/teon: no feasible direction beats the exact step in the paper's trust-region problem") {
     // min <G, X> subject to ||X||_teon-i <= eta: the step attains -eta ||G||_teon-i,*.
-    const int m = 6, n = 9, K = 3;
+    const int m = 6;
+    const int n = 9;
+    const int K = 3;
     std::vector<Matrix> G;
-    for (int k = 0; k < K; k++) G.push_back(gaussian(m, n, 40 + k));
+    for (int k = 0; k < K; ++k) G.push_back(gaussian(m, n, 40 + k));
     ParamTable table;
-    for (int l = 0; l < K; l++) table.add(matrix_row("q." + std::to_string(l), Role::q, l, m, n));
+    for (int l = 0; l < K; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, m, n));
     for (int mode : {1, 2, 3}) {
         OptimizerOptions o = teon_options(K, mode, {Role::q});
         o.ortho = Ortho::svd;
         o.shape_scale = false;
         Run run(table, o);
         const std::vector<float> before = run.all();
-        for (int k = 0; k < K; k++) run.set(run.params.grad(k), std::vector<float>(G[k].a.begin(), G[k].a.end()));
+        for (int k = 0; k < K; ++k) run.set(run.params.grad(k), std::vector<float>(G[k].a.begin(), G[k].a.end()));
         run.step();
         const std::vector<float> after = run.all();
         const double eta = o.lr;
         double attained = 0;
         std::vector<Matrix> step;
-        for (int k = 0; k < K; k++) {
+        for (int k = 0; k < K; ++k) {
             Matrix x(m, n);
-            for (int e = 0; e < m * n; e++) x.a[e] = double{after[table[k].offset + e]} - before[table[k].offset + e];
+            for (int e = 0; e < m * n; ++e) x.a[e] = double{after[table[k].offset + e]} - before[table[k].offset + e];
             attained += inner(G[k], x);
             step.push_back(x);
         }
         const Matrix z = matricize(G, mode);
         REQUIRE(std::abs(attained + eta * nuclear_norm(z)) <= 1e-5 * eta * nuclear_norm(z));  // weights of 0.2 in float
         REQUIRE(operator_norm(matricize(step, mode)) <= eta * (1 + 1e-5));
-        for (int trial = 0; trial < 200; trial++) {
+        for (int trial = 0; trial < 200; ++trial) {
             Matrix x = gaussian(z.rows, z.cols, 1000 + trial);
             // Every second direction is near the optimum.
             if (trial % 2) x = combination(-1, polar_factor(z), 0.1 * (trial % 20) / 20, x);

@@ -18,7 +18,7 @@ constexpr Shape kShapes[] = {{1, 1, 1},   {1, 5, 3},   {7, 1, 2},   {3, 31, 2},
 
 std::vector<std::vector<float>> random_slices(const Shape& s, int stacks, uint64_t seed) {
     std::vector<std::vector<float>> slices;
-    for (int i = 0; i < stacks * s.K; i++) slices.push_back(random_values<float>(int64_t{s.m} * s.n, seed + i));
+    for (int i = 0; i < stacks * s.K; ++i) slices.push_back(random_values<float>(int64_t{s.m} * s.n, seed + i));
     return slices;
 }
 
@@ -26,7 +26,7 @@ StepControl control_of(float scale, int skip) { return {1.0f, scale, skip, 1, 0.
 
 double norm_of(const std::vector<std::vector<float>>& slices, int first, int count) {
     double sum = 0;
-    for (int i = first; i < first + count; i++)
+    for (int i = first; i < first + count; ++i)
         for (float x : slices[i]) sum += double{x} * x;
     return std::sqrt(sum);
 }
@@ -36,9 +36,9 @@ double norm_of(const std::vector<std::vector<float>>& slices, int first, int cou
 TEST_CASE("optim/unfold: element (i, j) of slice k has its position in the paper's matricization") {
     for (const Shape& s : kShapes) {
         std::vector<Matrix> slices;
-        for (int k = 0; k < s.K; k++) {
+        for (int k = 0; k < s.K; ++k) {
             Matrix x(s.m, s.n);
-            for (size_t e = 0; e < x.a.size(); e++)
+            for (size_t e = 0; e < x.a.size(); ++e)
                 x.a[e] = static_cast<double>(k * s.m * s.n) + static_cast<double>(e);
             slices.push_back(x);
         }
@@ -52,9 +52,9 @@ TEST_CASE("optim/unfold: element (i, j) of slice k has its position in the paper
                 const SliceLayout layout = u.layout();
                 bool right = true;
                 REQUIRE(layout.matrix_stride == u.rows() * u.ld);
-                for (int k = 0; k < s.K; k++)
-                    for (int i = 0; i < s.m; i++)
-                        for (int j = 0; j < s.n; j++) {
+                for (int k = 0; k < s.K; ++k)
+                    for (int i = 0; i < s.m; ++i)
+                        for (int j = 0; j < s.n; ++j) {
                             const int64_t at = k * layout.slice_stride + i * layout.row_stride + j;
                             right = right && expected(static_cast<int>(at / u.ld), static_cast<int>(at % u.ld)) ==
                                                  slices[k](i, j);
@@ -76,7 +76,7 @@ TEST_CASE("optim/unfold: folding restores every bit of the unfolded slices, in e
                 const auto slices = random_slices(s, 3, 1);
                 StackRun run(context, slices, mode, s.m, s.n, s.K, {.ortho = ortho});
                 const auto back = run.run<float>(false, false, false);
-                for (size_t i = 0; i < slices.size(); i++) REQUIRE(same_bits(back[i], slices[i]));
+                for (size_t i = 0; i < slices.size(); ++i) REQUIRE(same_bits(back[i], slices[i]));
             }
 }
 
@@ -87,8 +87,8 @@ TEST_CASE("optim/unfold: a 16-bit unfolding holds the rounded slices") {
     for (int mode : {1, 2, 3}) {
         StackRun run(context, slices, mode, s.m, s.n, s.K, {.ortho = Ortho::you, .dtype = DType::bf16});
         const auto back = run.run<bf16>(false, false, false);
-        for (size_t i = 0; i < slices.size(); i++)
-            for (size_t e = 0; e < slices[i].size(); e++) REQUIRE(back[i][e] == static_cast<float>(bf16(slices[i][e])));
+        for (size_t i = 0; i < slices.size(); ++i)
+            for (size_t e = 0; e < slices[i].size(); ++e) REQUIRE(back[i][e] == static_cast<float>(bf16(slices[i][e])));
     }
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("optim/unfold: each unfolding is scaled to Frobenius norm 1 / margin, 
     for (const Shape& s : kShapes)
         for (Ortho ortho : {Ortho::jordan, Ortho::polar_express}) {
             auto slices = random_slices(s, 4, 5);
-            for (int k = 0; k < s.K; k++) {  // stack 1 is zero, stack 2 large, stack 3 tiny
+            for (int k = 0; k < s.K; ++k) {  // stack 1 is zero, stack 2 large, stack 3 tiny
                 for (float& x : slices[s.K + k]) x = 0;
                 for (float& x : slices[2 * s.K + k]) x *= 1e15f;
                 for (float& x : slices[3 * s.K + k]) x *= 1e-15f;
@@ -141,7 +141,8 @@ TEST_CASE("optim/unfold: a stack with NaN or infinity is reported and becomes ze
     for (int mode : {1, 2, 3}) {
         StackRun run(context, dirty, mode, s.m, s.n, s.K, {.ortho = Ortho::you});
         StackRun undisturbed(context, clean, mode, s.m, s.n, s.K, {.ortho = Ortho::you});
-        const auto result = run.run<float>(false), expected = undisturbed.run<float>(false);
+        const auto result = run.run<float>(false);
+        const auto expected = undisturbed.run<float>(false);
         REQUIRE(run.nonfinite.get() == std::vector<int>{0, 1, 0, 1, 1});
         REQUIRE(undisturbed.nonfinite.get() == std::vector<int>(5, 0));
         for (int k : {0, 1, 4, 5}) REQUIRE(same_bits(result[k], expected[k]));
@@ -154,10 +155,13 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
     for (const Shape& s : kShapes)
         for (bool nesterov : {false, true})
             for (bool aligned : {false, true}) {
-                const int64_t n = int64_t{s.m} * s.n, stride = round_up(n, 64), gap = aligned ? 0 : 3;
-                const auto m0 = random_values<float>(2 * stride + gap, 1),
-                           g = random_values<float>(2 * stride + gap, 2);
-                Guarded<float> momentum(m0, stream), grad(g, stream);
+                const int64_t n = int64_t{s.m} * s.n;
+                const int64_t stride = round_up(n, 64);
+                const int64_t gap = aligned ? 0 : 3;
+                const auto m0 = random_values<float>(2 * stride + gap, 1);
+                const auto g = random_values<float>(2 * stride + gap, 2);
+                Guarded<float> momentum(m0, stream);
+                Guarded<float> grad(g, stream);
                 // The second slice's gradient precedes the first slice's.
                 Guarded<Slice> infos(
                     std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
@@ -171,8 +175,9 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                 const auto partials = partial.get();
                 for (int slice : {0, 1}) {
                     Tracked sum = 0.0;
-                    for (int64_t i = 0; i < n; i++) {
-                        const int64_t at = slice * stride + gap + i, from = (1 - slice) * stride + gap + i;
+                    for (int64_t i = 0; i < n; ++i) {
+                        const int64_t at = slice * stride + gap + i;
+                        const int64_t from = (1 - slice) * stride + gap + i;
                         const Tracked gradient = Tracked(0.25) * Tracked(g[from]);
                         Tracked& m = expected[at];
                         m = Tracked(0.95f) * m + gradient;
@@ -180,7 +185,7 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                         sum += u * u;
                     }
                     double total = 0;
-                    for (int p = 0; p < parts; p++) total += partials[slice * parts + p];
+                    for (int p = 0; p < parts; ++p) total += partials[slice * parts + p];
                     // A thread sums at most 64 terms; partial sums are then added in pairs.
                     REQUIRE(std::abs(total - sum.value) <= 70 * kUnitRoundoff<float> * sum.magnitude);
                 }
@@ -194,18 +199,21 @@ TEST_CASE("kernels/teon: the update decays and steps the master weights and roun
     const Shape s{24, 48, 2};
     const Unfolding u(1, s.m, s.n, s.K, 16);
     const int64_t n = int64_t{s.m} * s.n;
-    const auto w = random_values<float>(2 * n, 1), o = random_values<float>(u.size(), 2);
-    Guarded<float> master(w, stream), Z(o, stream);
+    const auto w = random_values<float>(2 * n, 1);
+    const auto o = random_values<float>(u.size(), 2);
+    Guarded<float> master(w, stream);
+    Guarded<float> Z(o, stream);
     Guarded<bf16> work(2 * n, stream);
     Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 0.5f, 0.1f}, {0, n, n, 0, 2.0f, 0.0f}}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(0.25f, 0)}, stream);
     fold_update(master.data(), work.data(), Z.data(), control.data(), {infos.data(), 2, s.m, s.n, true}, u.layout(),
                 0.02f, stream);
     std::vector<Tracked> expected;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < s.m; i++)
-            for (int j = 0; j < s.n; j++) {
-                const double decay = k == 0 ? 0.1f : 0.0f, step = k == 0 ? 0.5 : 2.0;
+    for (int k = 0; k < 2; ++k)
+        for (int i = 0; i < s.m; ++i)
+            for (int j = 0; j < s.n; ++j) {
+                const double decay = k == 0 ? 0.1f : 0.0f;
+                const double step = k == 0 ? 0.5 : 2.0;
                 expected.push_back(Tracked(w[k * n + i * s.n + j]) * Tracked(1 - double{0.02f} * decay) -
                                    Tracked(double{0.02f} * step) * Tracked(o[i * u.ld + k * s.n + j]));
             }
@@ -225,12 +233,13 @@ TEST_CASE("kernels/teon: with cautious weight decay, an update of exactly zero d
     auto w = random_values<float>(n, 1);
     std::vector<float> o(u.size(), 0.0f);
     o[1] = w[1] > 0 ? -1.0f : 1.0f;  // moves its weight away from zero: no decay
-    Guarded<float> master(w, stream), Z(o, stream);
+    Guarded<float> master(w, stream);
+    Guarded<float> Z(o, stream);
     Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1.0f, 0.5f}}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 0)}, stream);
     fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), {infos.data(), 1, s.m, s.n, true},
                               u.layout(), 0.5f, stream, nullptr, /*cautious=*/true);
-    for (int64_t i = 0; i < n; i++) w[i] = i == 1 ? w[i] - 0.5f * o[i] : 0.75f * w[i];  // 1 - 0.5 * 0.5
+    for (int64_t i = 0; i < n; ++i) w[i] = i == 1 ? w[i] - 0.5f * o[i] : 0.75f * w[i];  // 1 - 0.5 * 0.5
     REQUIRE(same_bits(master.get(), w));
 }
 
@@ -239,9 +248,14 @@ TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or rep
     const Shape s{8, 16, 2};
     const Unfolding u(2, s.m, s.n, s.K, 16);
     const int64_t n = int64_t{s.m} * s.n;
-    const auto m = random_values<float>(2 * n, 1), w = random_values<float>(2 * n, 2);
+    const auto m = random_values<float>(2 * n, 1);
+    const auto w = random_values<float>(2 * n, 2);
     const std::vector<float> g(2 * n, NAN);
-    Guarded<float> momentum(m, stream), master(w, stream), grad(g, stream), Z(u.size(), stream), scales(2, stream);
+    Guarded<float> momentum(m, stream);
+    Guarded<float> master(w, stream);
+    Guarded<float> grad(g, stream);
+    Guarded<float> Z(u.size(), stream);
+    Guarded<float> scales(2, stream);
     Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1, 0.1f}, {n, n, n, n, 1, 0.1f}}, stream);
     Guarded<int> nonfinite(std::vector<int>{0}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 1)}, stream);
@@ -260,22 +274,25 @@ TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or rep
 
 TEST_CASE("kernels/teon: adding the identity and dropping null directions change only the elements concerned") {
     Stream stream;
-    const int count = 3, side = 33;
+    const int count = 3;
+    const int side = 33;
     const int64_t ld = 48;
     auto x = random_values<bf16>(count * side * ld, 1);
-    Guarded<bf16> in(x, stream), out(count * side * ld, stream);
+    Guarded<bf16> in(x, stream);
+    Guarded<bf16> out(count * side * ld, stream);
     add_identity(out.data(), in.data(), 2.5f, count, side, ld, stream);
-    for (int b = 0; b < count; b++)
-        for (int i = 0; i < side; i++) {
+    for (int b = 0; b < count; ++b)
+        for (int i = 0; i < side; ++i) {
             bf16& d = x[(b * side + i) * ld + i];
             d = bf16(static_cast<float>(d) + 2.5f);
         }
     REQUIRE(same_bits(out.get(), x));
 
     auto U = random_values<float>(5 * 4, 2);
-    Guarded<float> u(U, stream), S(std::vector<float>{2.0f, 1.0f, 1e-7f, 0.0f}, stream);
+    Guarded<float> u(U, stream);
+    Guarded<float> S(std::vector<float>{2.0f, 1.0f, 1e-7f, 0.0f}, stream);
     drop_null_directions(u.data(), S.data(), 5, 4, 1e-6f, stream);
-    for (int i = 0; i < 5; i++) U[i * 4 + 2] = U[i * 4 + 3] = 0;
+    for (int i = 0; i < 5; ++i) U[i * 4 + 2] = U[i * 4 + 3] = 0;
     REQUIRE(same_bits(u.get(), U));
 }
 

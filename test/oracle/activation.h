@@ -24,7 +24,7 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
     using std::exp;
     using std::tanh;
     std::vector<R> dx;
-    for (size_t i = 0; i < x.size(); i++) {
+    for (size_t i = 0; i < x.size(); ++i) {
         const R v = x[i], k = std::sqrt(2.0 / M_PI);
         const R u = k * (v + R(0.044715) * v * v * v), du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
         const R sech = R(2.0) / (exp(u) + exp(-u));
@@ -47,7 +47,7 @@ std::vector<R> gelu_erf_backward(const std::vector<R>& x, const std::vector<R>& 
     using std::erfc;
     using std::exp;
     std::vector<R> dx;
-    for (size_t i = 0; i < x.size(); i++) {
+    for (size_t i = 0; i < x.size(); ++i) {
         const R v = x[i], density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
         dx.push_back(dout[i] * (R(0.5) * erfc(-v / R(std::sqrt(2.0))) + v * density));
     }
@@ -64,7 +64,7 @@ std::vector<R> relu2_forward(const std::vector<R>& x) {
 template <typename R>
 std::vector<R> relu2_backward(const std::vector<R>& x, const std::vector<R>& dout) {
     std::vector<R> dx;
-    for (size_t i = 0; i < x.size(); i++) dx.push_back(x[i] > R(0.0) ? R(2.0) * x[i] * dout[i] : R(0.0));
+    for (size_t i = 0; i < x.size(); ++i) dx.push_back(x[i] > R(0.0) ? R(2.0) * x[i] * dout[i] : R(0.0));
     return dx;
 }
 
@@ -73,8 +73,8 @@ template <typename R>
 std::vector<R> swiglu_forward(const std::vector<R>& gate_up, int N, int F) {
     using std::exp;
     std::vector<R> out;
-    for (int row = 0; row < N; row++)
-        for (int j = 0; j < F; j++) {
+    for (int row = 0; row < N; ++row)
+        for (int j = 0; j < F; ++j) {
             const R g = gate_up[size_t(row) * 2 * F + j], u = gate_up[size_t(row) * 2 * F + F + j];
             out.push_back(g * u / (R(1.0) + exp(-g)));
         }
@@ -85,8 +85,8 @@ template <typename R>
 std::vector<R> swiglu_backward(const std::vector<R>& gate_up, const std::vector<R>& dout, int N, int F) {
     using std::exp;
     std::vector<R> dgate_up(gate_up.size());
-    for (int row = 0; row < N; row++)
-        for (int j = 0; j < F; j++) {
+    for (int row = 0; row < N; ++row)
+        for (int j = 0; j < F; ++j) {
             const size_t gate = size_t(row) * 2 * F + j, up = gate + F;
             const R g = gate_up[gate], u = gate_up[up], d = dout[size_t(row) * F + j];
             const R s = R(1.0) / (R(1.0) + exp(-g)), ds = s / (R(1.0) + exp(g));

@@ -18,7 +18,7 @@ template <typename R>
 void adamw_update(AdamwState<R>& state, const std::vector<R>& grad, double scale, int t, double lr, double beta1,
                   double beta2, double eps, double weight_decay) {
     using std::sqrt;
-    for (size_t i = 0; i < grad.size(); i++) {
+    for (size_t i = 0; i < grad.size(); ++i) {
         R &w = state.weight[i], &m = state.m[i], &v = state.v[i];
         const R g = grad[i] * R(scale);
         m = R(beta1) * m + R(1.0 - beta1) * g;

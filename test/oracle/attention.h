@@ -38,9 +38,9 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
     if (!dout.empty()) o.dqkv.resize(qkv.size());
     std::vector<R> p(static_cast<size_t>(s.T)), dp(static_cast<size_t>(s.T));
 
-    for (int b = 0; b < s.B; b++)
-        for (int h = 0; h < s.NH; h++)
-            for (int t = 0; t < s.T; t++) {
+    for (int b = 0; b < s.B; ++b)
+        for (int h = 0; h < s.NH; ++h)
+            for (int t = 0; t < s.T; ++t) {
                 const int first = doc_start.empty() ? 0 : doc_start[static_cast<size_t>(b * s.T + t)];
                 const int64_t q = packed(b, t, h), y = plain(b, t, h);
                 auto key = [&](int u) { return packed(b, u, s.NH + h / group); };
@@ -48,32 +48,32 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                 auto drop = [&](const R& x, int u) { return factor ? x * R(factor(b, h, t, u)) : x; };
 
                 double maximum = -INFINITY;
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     R dot{};
-                    for (int c = 0; c < s.HS; c++) dot += qkv[q + c] * qkv[key(u) + c];
+                    for (int c = 0; c < s.HS; ++c) dot += qkv[q + c] * qkv[key(u) + c];
                     p[u] = dot * scale;
                     maximum = std::max(maximum, value_of(p[u]));
                 }
                 R sum{};
-                for (int u = first; u <= t; u++) sum += exp(p[u] - R(maximum));
+                for (int u = first; u <= t; ++u) sum += exp(p[u] - R(maximum));
                 const R lse = log(sum) + R(maximum);
                 o.lse[(int64_t{b} * s.NH + h) * s.T + t] = lse;
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     p[u] = exp(p[u] - lse);
-                    for (int c = 0; c < s.HS; c++) o.out[y + c] += drop(p[u], u) * qkv[value(u) + c];
+                    for (int c = 0; c < s.HS; ++c) o.out[y + c] += drop(p[u], u) * qkv[value(u) + c];
                 }
                 if (dout.empty()) continue;
 
                 R reduced{};  // the sum of dP * P: the softmax projects this part of dP away
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     dp[u] = R{};
-                    for (int c = 0; c < s.HS; c++) dp[u] += dout[y + c] * qkv[value(u) + c];
+                    for (int c = 0; c < s.HS; ++c) dp[u] += dout[y + c] * qkv[value(u) + c];
                     dp[u] = drop(dp[u], u);
                     reduced += dp[u] * p[u];
                 }
-                for (int u = first; u <= t; u++) {
+                for (int u = first; u <= t; ++u) {
                     const R ds = p[u] * (dp[u] - reduced) * scale;
-                    for (int c = 0; c < s.HS; c++) {
+                    for (int c = 0; c < s.HS; ++c) {
                         o.dqkv[q + c] += ds * qkv[key(u) + c];
                         o.dqkv[key(u) + c] += ds * qkv[q + c];
                         o.dqkv[value(u) + c] += drop(p[u], u) * dout[y + c];

@@ -15,7 +15,7 @@ template <typename F>
 double gradient_error(F loss, std::vector<double> x, const std::vector<double>& gradient) {
     const double h = 1e-5;
     double worst = x.size() == gradient.size() ? 0.0 : INFINITY;
-    for (size_t i = 0; i < x.size() && i < gradient.size(); i++) {
+    for (size_t i = 0; i < x.size() && i < gradient.size(); ++i) {
         const double before = x[i];
         x[i] = before + h;
         const double above = loss(x);
@@ -31,7 +31,7 @@ double gradient_error(F loss, std::vector<double> x, const std::vector<double>& 
 // The sum of a[i] b[i]: a scalar loss with gradient b with respect to a.
 inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
     double sum = 0.0;
-    for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
     return sum;
 }
 

@@ -12,10 +12,10 @@ template <typename R>
 std::vector<R> matmul_oracle(const std::vector<R>& A, const std::vector<R>& B, int M, int N, int K,
                              bool trans_a = false, bool trans_b = false) {
     std::vector<R> C(static_cast<size_t>(M) * N);
-    for (int64_t i = 0; i < M; i++)
-        for (int64_t j = 0; j < N; j++) {
+    for (int64_t i = 0; i < M; ++i)
+        for (int64_t j = 0; j < N; ++j) {
             R sum = 0.0;
-            for (int64_t k = 0; k < K; k++)
+            for (int64_t k = 0; k < K; ++k)
                 sum += A[trans_a ? k * M + i : i * K + k] * B[trans_b ? j * K + k : k * N + j];
             C[i * N + j] = sum;
         }

@@ -17,7 +17,7 @@ struct LionState {
 template <typename R>
 void lion_update(LionState<R>& state, const std::vector<R>& grad, double scale, double lr, double beta1, double beta2,
                  double weight_decay, bool cautious) {
-    for (size_t i = 0; i < grad.size(); i++) {
+    for (size_t i = 0; i < grad.size(); ++i) {
         R &w = state.weight[i], &m = state.m[i];
         const R g = grad[i] * R(scale), c = R(beta1) * m + R(1.0 - beta1) * g;
         m = R(beta2) * m + R(1.0 - beta2) * g;

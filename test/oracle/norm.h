@@ -24,13 +24,13 @@ Norm<R> norm_forward(const std::vector<R>& x, const std::vector<R>& weight, cons
                      double eps, bool centered) {
     using std::sqrt;
     Norm<R> result;
-    for (int row = 0; row < N; row++) {
+    for (int row = 0; row < N; ++row) {
         const R* v = &x[static_cast<size_t>(row) * C];
         R mean = 0.0, variance = 0.0;
-        for (int j = 0; j < C && centered; j++) mean += v[j] / R(C);
-        for (int j = 0; j < C; j++) variance += (v[j] - mean) * (v[j] - mean) / R(C);
+        for (int j = 0; j < C && centered; ++j) mean += v[j] / R(C);
+        for (int j = 0; j < C; ++j) variance += (v[j] - mean) * (v[j] - mean) / R(C);
         const R rstd = R(1.0) / sqrt(variance + R(eps));
-        for (int j = 0; j < C; j++) {
+        for (int j = 0; j < C; ++j) {
             const R y = (v[j] - mean) * rstd * weight[j];
             result.out.push_back(centered ? y + bias[j] : y);
         }
@@ -49,11 +49,11 @@ NormGradients<R> norm_backward(const std::vector<R>& dout, const std::vector<R>&
     NormGradients<R> result;
     result.dweight.assign(C, R(0.0));
     result.dbias.assign(C, R(0.0));
-    for (int row = 0; row < N; row++) {
+    for (int row = 0; row < N; ++row) {
         const R *v = &x[static_cast<size_t>(row) * C], *d = &dout[static_cast<size_t>(row) * C];
         const R mean = forward.mean[row], rstd = forward.rstd[row];
         R drstd = 0.0, dmean = 0.0;
-        for (int j = 0; j < C; j++) {
+        for (int j = 0; j < C; ++j) {
             result.dweight[j] += d[j] * (v[j] - mean) * rstd;
             result.dbias[j] += d[j];
             drstd += d[j] * weight[j] * (v[j] - mean);
@@ -61,7 +61,7 @@ NormGradients<R> norm_backward(const std::vector<R>& dout, const std::vector<R>&
         }
         // rstd = (variance + eps)^(-1/2); the variance does not depend on the mean to first order.
         const R dvariance = R(-0.5) * drstd * rstd * rstd * rstd;
-        for (int j = 0; j < C; j++) {
+        for (int j = 0; j < C; ++j) {
             R dx = d[j] * weight[j] * rstd + R(2.0) * dvariance * (v[j] - mean) / R(C);
             if (centered) dx += dmean / R(C);
             result.dx.push_back(dx);

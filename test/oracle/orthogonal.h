@@ -25,22 +25,22 @@ struct Matrix {
 
 inline Matrix transposed(const Matrix& x) {
     Matrix y(x.cols, x.rows);
-    for (int i = 0; i < x.rows; i++)
-        for (int j = 0; j < x.cols; j++) y(j, i) = x(i, j);
+    for (int i = 0; i < x.rows; ++i)
+        for (int j = 0; j < x.cols; ++j) y(j, i) = x(i, j);
     return y;
 }
 
 inline Matrix operator*(const Matrix& x, const Matrix& y) {
     Matrix z(x.rows, y.cols);
-    for (int i = 0; i < x.rows; i++)
-        for (int k = 0; k < x.cols; k++)
-            for (int j = 0; j < y.cols; j++) z(i, j) += x(i, k) * y(k, j);
+    for (int i = 0; i < x.rows; ++i)
+        for (int k = 0; k < x.cols; ++k)
+            for (int j = 0; j < y.cols; ++j) z(i, j) += x(i, k) * y(k, j);
     return z;
 }
 
 inline Matrix combination(double a, const Matrix& x, double b, const Matrix& y) {
     Matrix z = x;
-    for (size_t i = 0; i < z.a.size(); i++) z.a[i] = a * x.a[i] + b * y.a[i];
+    for (size_t i = 0; i < z.a.size(); ++i) z.a[i] = a * x.a[i] + b * y.a[i];
     return z;
 }
 
@@ -74,14 +74,14 @@ inline Svd svd(const Matrix& x) {
     }
     const int n = x.cols;
     Matrix w = transposed(x), v(n, n);  // rows of w are the columns
-    for (int i = 0; i < n; i++) v(i, i) = 1;
+    for (int i = 0; i < n; ++i) v(i, i) = 1;
     auto dot = [&](int p, int q) { return std::inner_product(&w(p, 0), &w(p, 0) + w.cols, &w(q, 0), 0.0); };
     const double nothing = 1e-16 * std::sqrt(inner(x, x));  // shorter columns are rounding errors
     bool again = true;
-    for (int sweep = 0; again && sweep < 60; sweep++) {
+    for (int sweep = 0; again && sweep < 60; ++sweep) {
         again = false;
-        for (int p = 0; p < n; p++)
-            for (int q = p + 1; q < n; q++) {
+        for (int p = 0; p < n; ++p)
+            for (int q = p + 1; q < n; ++q) {
                 const double a = dot(p, p), b = dot(q, q), c = dot(p, q);
                 if (!(std::abs(c) > 1e-15 * std::sqrt(a * b)) || std::sqrt(std::min(a, b)) <= nothing) continue;
                 again = true;
@@ -89,7 +89,7 @@ inline Svd svd(const Matrix& x) {
                 const double t = std::copysign(1.0, zeta) / (std::abs(zeta) + std::sqrt(1 + zeta * zeta));
                 const double cosine = 1 / std::sqrt(1 + t * t), sine = t * cosine;
                 auto rotate = [&](Matrix& m) {
-                    for (int j = 0; j < m.cols; j++) {
+                    for (int j = 0; j < m.cols; ++j) {
                         const double mp = m(p, j), mq = m(q, j);
                         m(p, j) = cosine * mp - sine * mq;
                         m(q, j) = sine * mp + cosine * mq;
@@ -102,14 +102,14 @@ inline Svd svd(const Matrix& x) {
     std::vector<int> order(n);
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> norms(n);
-    for (int i = 0; i < n; i++) norms[i] = std::sqrt(dot(i, i));
+    for (int i = 0; i < n; ++i) norms[i] = std::sqrt(dot(i, i));
     std::sort(order.begin(), order.end(), [&](int i, int j) { return norms[i] > norms[j]; });
     Svd result{Matrix(x.rows, n), {}, Matrix(n, n)};
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; ++k) {
         const int i = order[k];
         result.S.push_back(norms[i]);
-        for (int j = 0; j < x.rows; j++) result.U(j, k) = norms[i] > 0 ? w(i, j) / norms[i] : 0;
-        for (int j = 0; j < n; j++) result.V(j, k) = v(i, j);
+        for (int j = 0; j < x.rows; ++j) result.U(j, k) = norms[i] > 0 ? w(i, j) / norms[i] : 0;
+        for (int j = 0; j < n; ++j) result.V(j, k) = v(i, j);
     }
     return result;
 }
@@ -118,8 +118,8 @@ inline Svd svd(const Matrix& x) {
 template <typename F>
 Matrix rebuild(const Svd& d, F f) {
     Matrix u = d.U;
-    for (int i = 0; i < u.rows; i++)
-        for (int j = 0; j < u.cols; j++) u(i, j) *= f(d.S[j]);
+    for (int i = 0; i < u.rows; ++i)
+        for (int j = 0; j < u.cols; ++j) u(i, j) *= f(d.S[j]);
     return u * transposed(d.V);
 }
 
@@ -139,28 +139,28 @@ inline double operator_norm(const Matrix& x) { return svd(x).S[0]; }
 // Returns a rows x cols matrix with the min(rows, cols) singular values sigma and random singular vectors.
 inline Matrix with_spectrum(int rows, int cols, const std::vector<double>& sigma, uint64_t seed) {
     auto orthonormal_rows = [](Matrix x) {  // Gram-Schmidt, twice
-        for (int pass = 0; pass < 2; pass++)
-            for (int i = 0; i < x.rows; i++) {
-                for (int k = 0; k < i; k++) {
+        for (int pass = 0; pass < 2; ++pass)
+            for (int i = 0; i < x.rows; ++i) {
+                for (int k = 0; k < i; ++k) {
                     double d = std::inner_product(&x(i, 0), &x(i, 0) + x.cols, &x(k, 0), 0.0);
-                    for (int j = 0; j < x.cols; j++) x(i, j) -= d * x(k, j);
+                    for (int j = 0; j < x.cols; ++j) x(i, j) -= d * x(k, j);
                 }
                 double norm = std::sqrt(std::inner_product(&x(i, 0), &x(i, 0) + x.cols, &x(i, 0), 0.0));
-                for (int j = 0; j < x.cols; j++) x(i, j) /= norm;
+                for (int j = 0; j < x.cols; ++j) x(i, j) /= norm;
             }
         return x;
     };
     const int r = std::min(rows, cols);
     Matrix u = orthonormal_rows(gaussian(r, rows, seed)), v = orthonormal_rows(gaussian(r, cols, seed + 1));
-    for (int k = 0; k < r; k++)
-        for (int i = 0; i < rows; i++) u(k, i) *= sigma[k];
+    for (int k = 0; k < r; ++k)
+        for (int i = 0; i < rows; ++i) u(k, i) *= sigma[k];
     return transposed(u) * v;
 }
 
 // Returns the value to which `steps` steps map a singular value sigma of a matrix of Frobenius norm 1.
 inline double ns_value(const NsSet& set, int steps, double sigma) {
     double s = sigma / set.margin;
-    for (int t = 0; t < steps; t++) {
+    for (int t = 0; t < steps; ++t) {
         const NsTriple q = set.at(t);
         s = q.a * s + q.b * s * s * s + q.c * s * s * s * s * s;
     }
@@ -187,9 +187,9 @@ inline constexpr Arithmetic kExact{[](const Matrix& x, const Matrix& y) { return
 template <typename T>
 constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
                                 Matrix z(x.rows, y.cols);
-                                for (int i = 0; i < x.rows; i++)
-                                    for (int k = 0; k < x.cols; k++)
-                                        for (int j = 0; j < y.cols; j++)
+                                for (int i = 0; i < x.rows; ++i)
+                                    for (int k = 0; k < x.cols; ++k)
+                                        for (int j = 0; j < y.cols; ++j)
                                             z(i, j) = static_cast<float>(z(i, j)) +
                                                       static_cast<float>(x(i, k)) * static_cast<float>(y(k, j));
                                 return z;
@@ -203,10 +203,10 @@ inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
     Matrix y = x.rows <= x.cols ? x : transposed(x);
     y = in.stored(combination(std::sqrt(y.rows) / frobenius(y), y, 0, y));
     const Matrix gram = in.stored(in.multiply(y, transposed(y)));
-    for (int i = 0; i < y.rows; i++) {
+    for (int i = 0; i < y.rows; ++i) {
         double sum = 0;
-        for (int j = 0; j < y.rows; j++) sum += std::abs(gram(i, j));
-        for (int j = 0; j < y.cols; j++) y(i, j) /= std::sqrt(sum);
+        for (int j = 0; j < y.rows; ++j) sum += std::abs(gram(i, j));
+        for (int j = 0; j < y.cols; ++j) y(i, j) /= std::sqrt(sum);
     }
     return y;
 }
@@ -215,7 +215,7 @@ inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
 inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
                             bool aol = false) {
     Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
-    for (int t = 0; t < steps; t++) {
+    for (int t = 0; t < steps; ++t) {
         const NsTriple q = set.at(aol ? t + 1 : t);
         const Matrix r = in.stored(in.multiply(y, transposed(y))),
                      z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
@@ -229,13 +229,13 @@ inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
     const std::function<bool(int)>& restarts = [](int) { return false; }, bool aol = false) {
     Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set)), r, Q;
-    for (int t = 0; t < steps; t++) {
+    for (int t = 0; t < steps; ++t) {
         const NsTriple q = set.at(aol ? t + 1 : t);
         if (Q.rows == 0) r = in.stored(in.multiply(y, transposed(y)));
         const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         if (Q.rows == 0) {
             Q = z;
-            for (int i = 0; i < Q.rows; i++) Q(i, i) += q.a;
+            for (int i = 0; i < Q.rows; ++i) Q(i, i) += q.a;
             Q = in.stored(Q);
         } else {
             Q = in.stored(combination(q.a, Q, 1, in.multiply(Q, z)));
@@ -255,9 +255,9 @@ inline Matrix gram_newton_schulz(
 inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
     const int m = slices[0].rows, n = slices[0].cols, K = static_cast<int>(slices.size());
     Matrix z = mode == 1 ? Matrix(m, n * K) : mode == 2 ? Matrix(n, m * K) : Matrix(K, m * n);
-    for (int k = 0; k < K; k++)
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++) {
+    for (int k = 0; k < K; ++k)
+        for (int i = 0; i < m; ++i)
+            for (int j = 0; j < n; ++j) {
                 if (mode == 1) z(i, k * n + j) = slices[k](i, j);
                 if (mode == 2) z(j, k * m + i) = slices[k](i, j);
                 if (mode == 3) z(k, i * n + j) = slices[k](i, j);
@@ -267,9 +267,9 @@ inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
 
 inline std::vector<Matrix> dematricize(const Matrix& z, int mode, int m, int n, int K) {
     std::vector<Matrix> slices(K, Matrix(m, n));
-    for (int k = 0; k < K; k++)
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++)
+    for (int k = 0; k < K; ++k)
+        for (int i = 0; i < m; ++i)
+            for (int j = 0; j < n; ++j)
                 slices[k](i, j) = mode == 1 ? z(i, k * n + j) : mode == 2 ? z(j, k * m + i) : z(k, i * n + j);
     return slices;
 }

@@ -19,8 +19,8 @@ struct QkNormGradients {
 template <typename F>
 void for_each_vector(int N, const QkVectors& v, F f) {
     int64_t begin = 0;
-    for (int row = 0; row < N; row++)
-        for (int i = 0; i < v.all(); i++) {
+    for (int row = 0; row < N; ++row)
+        for (int i = 0; i < v.all(); ++i) {
             const int64_t end = begin + (i < v.queries ? v.q_width : v.k_width);
             f(i, begin, end);
             begin = end;
@@ -58,7 +58,7 @@ QkNormGradients<R> qk_norm_backward(const std::vector<R>& dout, const std::vecto
             const NormGradients<R> g =
                 norm_backward(d, values, query ? q_weight : k_weight, 1, static_cast<int>(end - begin), eps, false);
             std::vector<R>& dweight = query ? result.dq_weight : result.dk_weight;
-            for (size_t j = 0; j < dweight.size(); j++) dweight[j] += g.dweight[j];
+            for (size_t j = 0; j < dweight.size(); ++j) dweight[j] += g.dweight[j];
             d = g.dx;
         }
         result.dx.insert(result.dx.end(), d.begin(), d.end());

@@ -12,7 +12,7 @@ namespace teon::test {
 // trains in float.
 inline std::vector<double> rotary_table(const std::vector<float>& inv_freq, int positions) {
     std::vector<double> table;
-    for (int p = 0; p < positions; p++) {
+    for (int p = 0; p < positions; ++p) {
         for (float f : inv_freq) table.push_back(std::cos(static_cast<double>(static_cast<float>(p) * f)));
         for (float f : inv_freq) table.push_back(std::sin(static_cast<double>(static_cast<float>(p) * f)));
     }
@@ -23,9 +23,9 @@ inline std::vector<double> rotary_table(const std::vector<float>& inv_freq, int 
 template <typename R>
 std::vector<R> rotate(std::vector<R> qkv, const std::vector<R>& table, const std::vector<int>& positions, int N, int NH,
                       int NKV, int HS, double direction) {
-    for (int row = 0; row < N; row++)
-        for (int head = 0; head < NH + NKV; head++)
-            for (int j = 0; j < HS / 2; j++) {
+    for (int row = 0; row < N; ++row)
+        for (int head = 0; head < NH + NKV; ++head)
+            for (int j = 0; j < HS / 2; ++j) {
                 R& real = qkv[(size_t(row) * (NH + 2 * NKV) + head) * HS + j];
                 R& imaginary = qkv[(size_t(row) * (NH + 2 * NKV) + head) * HS + HS / 2 + j];
                 const R c = table[size_t(positions[row]) * HS + j];

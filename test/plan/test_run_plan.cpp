@@ -162,7 +162,12 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
             make_plan(kGpt2, *parse(words("--data no/such/folder " + flags)), true, int64_t{140} << 30, ranks));
     };
     const std::string text = report("--plan-for h100 --tokens 1e10 --batch-tokens 524288 --ranks 8", 8);
-    double ms = 0, hours = 0, least = 0, most = 0, gpu_hours = 0, mfu = 0;
+    double ms = 0;
+    double hours = 0;
+    double least = 0;
+    double most = 0;
+    double gpu_hours = 0;
+    double mfu = 0;
     REQUIRE(std::sscanf(text.c_str() + text.find("\n  step "), "\n  step %lf ms", &ms) == 1);
     const size_t end = text.find("the whole run\n");
     REQUIRE(std::sscanf(text.c_str() + text.find("  time  ", end), " time %lf hours (%lf to %lf) on 8 h100, %lf",
@@ -218,7 +223,8 @@ TEST_CASE("plan/run_plan: --gelu-fusion removes GELU's scratch from the plan, an
                      {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
         return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40);
     };
-    const RunPlan apart = plan({}), within = plan({"--gelu-fusion"});
+    const RunPlan apart = plan({});
+    const RunPlan within = plan({"--gelu-fusion"});
     // The gradient of 3072 biases from 1024 chunks of rows.
     REQUIRE(memory_bytes(apart) - memory_bytes(within) == int64_t{4} * 1024 * 3072);
     REQUIRE(contains(plan_report(within), "GELU        epilogue"));
@@ -233,7 +239,9 @@ TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer 
                                    "--steps", "10", "--attention", "gemm"});
         return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40, ranks);
     };
-    const int64_t N = 16 * 1024, C = 768, L = 12;
+    const int64_t N = 16 * 1024;
+    const int64_t C = 768;
+    const int64_t L = 12;
     const auto extra = [&](std::vector<std::string> flags, int ranks) {
         const int64_t without = plan(flags, ranks).activations.total_bytes();
         flags.insert(flags.end(), {"--matmul-dtype", "fp8"});
@@ -363,7 +371,8 @@ TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and h
     REQUIRE(cpu.host_memory.empty());
     REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of({}, 200, false)));
 
-    const RunPlan recomputes = plan_of({}, 36), hides = plan_of({"--offload", "activations"}, 36);
+    const RunPlan recomputes = plan_of({}, 36);
+    const RunPlan hides = plan_of({"--offload", "activations"}, 36);
     REQUIRE(recomputes.run.recompute.first != Recompute::none);
     REQUIRE(hides.run.recompute.first < recomputes.run.recompute.first);
     REQUIRE(hides.run.offloaded_blocks > 0);

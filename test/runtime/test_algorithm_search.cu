@@ -18,7 +18,8 @@ namespace {
 std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
     const int n = 64;
     Guarded<bf16> A(random_values<bf16>(n * n, 1), stream);
-    Guarded<float> fresh(n * n, stream), sum(random_values<float>(n * n, 2), stream);
+    Guarded<float> fresh(n * n, stream);
+    Guarded<float> sum(random_values<float>(n * n, 2), stream);
     Gemm g{.M = n,
            .N = n,
            .K = n,
@@ -46,7 +47,9 @@ TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and 
         linalg.search_algorithms({}, nullptr);
         return std::pair{choices, bits};
     };
-    Linalg first(stream), second(stream), third(stream);
+    Linalg first(stream);
+    Linalg second(stream);
+    Linalg third(stream);
     const auto [found, bits] = search(first, {});
     REQUIRE(found.size() == 2);
     for (const AlgorithmChoice& c : found) {

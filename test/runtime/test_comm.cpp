@@ -82,7 +82,8 @@ TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives kee
     REQUIRE(comm.rank() == 0);
     REQUIRE(comm.size() == 1);
     auto values = random_values<float>(33, 1);
-    Guarded<float> x(values, stream), gathered(33, stream);
+    Guarded<float> x(values, stream);
+    Guarded<float> gathered(33, stream);
     comm.all_reduce_sum(x.data(), 33, stream);
     comm.reduce_sum(x.data(), DType::f32, {{0, 32, 0}, {32, 1, 0}}, stream);
     comm.broadcast(x.data(), DType::f32, {{0, 33, 0}}, stream);
@@ -111,7 +112,8 @@ TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root al
         for (int r = 0; r < comm.size(); ++r) all.push_back(values_of(r, n, 7));
         for (const Part& part : parts)
             for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
-                float sum = all[0][i], size = std::abs(all[0][i]);
+                float sum = all[0][i];
+                float size = std::abs(all[0][i]);
                 for (int r = 1; r < comm.size(); ++r) sum += all[r][i], size += std::abs(all[r][i]);
                 const float tolerance = in_order ? 0 : static_cast<float>(comm.size() - 1) * 0x1p-23f * size;
                 if (part.root == comm.rank())
@@ -161,7 +163,8 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
         std::vector<bf16> own = random_values<bf16>(n, 1 + comm.rank());
         Guarded<bf16> b(own, stream);
         comm.broadcast(b.data(), DType::bf16, parts, stream);
-        Guarded<float> sum(values_of(comm.rank(), n, 3), stream), gathered(n * comm.size(), stream);
+        Guarded<float> sum(values_of(comm.rank(), n, 3), stream);
+        Guarded<float> gathered(n * comm.size(), stream);
         comm.all_reduce_sum(sum.data(), n, stream);
         Guarded<float> mine(values_of(comm.rank(), n, 5), stream);
         comm.all_gather(gathered.data(), mine.data(), n, DType::f32, stream);
@@ -172,7 +175,8 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
             REQUIRE((part.size == 0 ||
                      std::memcmp(&received[part.offset], &of_root[part.offset], part.size * sizeof(bf16)) == 0));
         }
-        const std::vector<float> sums = sum.get(), all = gathered.get();
+        const std::vector<float> sums = sum.get();
+        const std::vector<float> all = gathered.get();
         if (on_cpus() || comm.size() <= 2)  // otherwise NCCL chooses the order
             for (int64_t i : {int64_t{0}, n / 2, n - 1}) REQUIRE(sums[i] == sum_in_order(comm.size(), n, i, 3));
         for (int r = 0; r < comm.size(); ++r) {
@@ -236,7 +240,8 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
                                            {DType::bf16, int64_t{1}},
                                            {DType::bf16, int64_t{1} << 30}}) {
         // Sums of these integers are exact, also in bf16. The gaps between rows stay zero.
-        std::vector<float> own(n, 0.0f), sum(n, 0.0f);
+        std::vector<float> own(n, 0.0f);
+        std::vector<float> sum(n, 0.0f);
         for (int r = 0; r < ctx.comm->size(); ++r)
             for (const ParamRow& row : params.table().rows())
                 for (int64_t i = row.offset; i < row.offset + row.size(); ++i) {
@@ -288,7 +293,8 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * i % 29);
     write_shard(folder / "t_train_000000.bin", tokens);
     for (Method method : {Method::adamw, Method::muon}) {
-        const int B = 2, last = ctx.comm->size() - 1;
+        const int B = 2;
+        const int last = ctx.comm->size() - 1;
         std::unique_ptr<Model> model = make_decoder(tiny(), {B, 8}, ctx);
         ParamStore& params = model->params();
         params.initialize(1, ctx.stream);

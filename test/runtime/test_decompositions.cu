@@ -14,8 +14,8 @@ namespace {
 
 std::vector<float> transposed(const std::vector<float>& x, int rows, int columns) {
     std::vector<float> t(x.size());
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) t[j * rows + i] = x[i * columns + j];
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < columns; ++j) t[j * rows + i] = x[i * columns + j];
     return t;
 }
 
@@ -25,13 +25,18 @@ void check_svd(const std::vector<float>& a, int m, int n) {
     Stream stream;
     Linalg linalg(stream);
     int r = std::min(m, n);
-    Guarded<float> A(a, stream), U(m * r, stream), S(r, stream), Vt(r * n, stream);
+    Guarded<float> A(a, stream);
+    Guarded<float> U(m * r, stream);
+    Guarded<float> S(r, stream);
+    Guarded<float> Vt(r * n, stream);
     linalg.svd(A.data(), m, n, U.data(), S.data(), Vt.data());
-    auto u = U.get(), s = S.get(), vt = Vt.get();
+    auto u = U.get();
+    auto s = S.get();
+    auto vt = Vt.get();
     A.get();
     auto scaled = widen<double>(u);
     double norm = 0.0;
-    for (int i = 0; i < m * r; i++) scaled[i] *= s[i % r];
+    for (int i = 0; i < m * r; ++i) scaled[i] *= s[i % r];
     for (float x : a) norm = std::max(norm, std::abs(static_cast<double>(x)));
     // Backward stability: the error is some roundoffs of the largest singular value (at most norm * sqrt(m n)), and
     // grows with the number of Householder reflections.
@@ -39,14 +44,14 @@ void check_svd(const std::vector<float>& a, int m, int n) {
     REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
                     tolerance * norm * std::sqrt(m * n)));
     std::vector<double> identity(r * r, 0.0);
-    for (int i = 0; i < r; i++) identity[i * r + i] = 1.0;
+    for (int i = 0; i < r; ++i) identity[i * r + i] = 1.0;
     auto gram = [&](const std::vector<float>& rows, int columns) {
         auto wide = widen<double>(rows);
         return matmul_oracle(wide, wide, r, r, columns, false, true);
     };
     REQUIRE(compare(gram(transposed(u, m, r), m), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
     REQUIRE(compare(gram(vt, n), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
-    for (int i = 0; i < r; i++) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
+    for (int i = 0; i < r; ++i) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
 }
 
 std::vector<float> low_rank(int m, int n, int rank) {
@@ -70,19 +75,23 @@ TEST_CASE("runtime/decompositions: eigh gives ascending eigenvalues and orthonor
     Linalg linalg(stream);
     for (int n : {1, 2, 33, 97}) {
         CAPTURE(n);
-        auto half = random_values<float>(n * n, 1), other = transposed(half, n, n), a = half;
-        for (int i = 0; i < n * n; i++) a[i] = 0.5f * (half[i] + other[i]);
-        Guarded<float> A(a, stream), W(n, stream);
+        auto half = random_values<float>(n * n, 1);
+        auto other = transposed(half, n, n);
+        auto a = half;
+        for (int i = 0; i < n * n; ++i) a[i] = 0.5f * (half[i] + other[i]);
+        Guarded<float> A(a, stream);
+        Guarded<float> W(n, stream);
         linalg.eigh(A.data(), n, W.data());
-        auto q = A.get(), w = W.get();
+        auto q = A.get();
+        auto w = W.get();
         auto scaled = widen<double>(q);
-        for (int i = 0; i < n * n; i++) scaled[i] *= w[i / n];
+        for (int i = 0; i < n * n; ++i) scaled[i] *= w[i / n];
         // As for the svd; the largest eigenvalue is near sqrt(2 n).
         double tolerance = 4.0 * kUnitRoundoff<float> * (n + 8);
         REQUIRE(
             compare(a, matmul_oracle(widen<double>(q), scaled, n, n, n, true, false), tolerance * std::sqrt(2.0 * n)));
         std::vector<double> identity(n * n, 0.0);
-        for (int i = 0; i < n; i++) identity[i * n + i] = 1.0;
+        for (int i = 0; i < n; ++i) identity[i * n + i] = 1.0;
         auto gram = matmul_oracle(widen<double>(q), widen<double>(q), n, n, n, false, true);
         REQUIRE(compare(std::vector<double>(gram), identity, tolerance));
         REQUIRE(std::is_sorted(w.begin(), w.end()));
@@ -92,7 +101,9 @@ TEST_CASE("runtime/decompositions: eigh gives ascending eigenvalues and orthonor
 TEST_CASE("runtime/decompositions: svd and eigh refuse NaN and infinity") {
     Stream stream;
     Linalg linalg(stream);
-    Buffer<float> U(64), S(8), Vt(64);
+    Buffer<float> U(64);
+    Buffer<float> S(8);
+    Buffer<float> Vt(64);
     for (float bad : {NAN, INFINITY, -INFINITY}) {
         auto a = random_values<float>(64, 1);
         a[37] = bad;
@@ -109,14 +120,18 @@ TEST_CASE("runtime/decompositions: svd and eigh give the same bits for any numbe
     const std::vector<int> threads = {1, 2, 3};
     auto svd = [&] {
         Linalg linalg(stream);
-        Guarded<float> A(a, stream), U(97 * 97, stream), S(97, stream), Vt(97 * 97, stream);
+        Guarded<float> A(a, stream);
+        Guarded<float> U(97 * 97, stream);
+        Guarded<float> S(97, stream);
+        Guarded<float> Vt(97 * 97, stream);
         linalg.svd(A.data(), 97, 97, U.data(), S.data(), Vt.data());
         return bytes_of(U.get(), S.get(), Vt.get());
     };
     REQUIRE(same_with_any_threads(svd, threads));
     auto eigh = [&] {
         Linalg linalg(stream);
-        Guarded<float> A(a, stream), w(97, stream);
+        Guarded<float> A(a, stream);
+        Guarded<float> w(97, stream);
         linalg.eigh(A.data(), 97, w.data());
         return bytes_of(A.get(), w.get());
     };

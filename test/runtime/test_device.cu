@@ -54,7 +54,9 @@ TEST_CASE("runtime/device: buffers are counted while they live") {
 TEST_CASE("runtime/device: offloaded memory is used as the device's and is not counted") {
     Stream stream;
     const size_t before = device_bytes_in_use();
-    const OffloadableBuffer<float> here(33, false), offloaded(33, true), none;
+    const OffloadableBuffer<float> here(33, false);
+    const OffloadableBuffer<float> offloaded(33, true);
+    const OffloadableBuffer<float> none;
     REQUIRE(device_bytes_in_use() == before + 33 * 4);
     REQUIRE((offloaded.size() == 33 && none.size() == 0 && none.data() == nullptr));
     const std::vector<float> values = random_values<float>(33, 1);
@@ -64,7 +66,8 @@ TEST_CASE("runtime/device: offloaded memory is used as the device's and is not c
     add(offloaded.data(), here.data(), 33, stream);  // and write it
     copy(here.data(), offloaded.data(), 33, stream);
     zero(offloaded.data(), 32, stream);
-    std::vector<float> twice(33), rest(33);
+    std::vector<float> twice(33);
+    std::vector<float> rest(33);
     download(twice.data(), here.data(), 33, stream);
     download(rest.data(), offloaded.data(), 33, stream);
     stream.synchronize();
@@ -76,7 +79,9 @@ TEST_CASE("runtime/device: offloaded memory is used as the device's and is not c
 
 TEST_CASE("runtime/device: a graph does again what was queued, wherever its memory's values come from") {
     Stream stream;
-    Buffer<int> from(3), between(3), to(3);
+    Buffer<int> from(3);
+    Buffer<int> between(3);
+    Buffer<int> to(3);
     PinnedBuffer<int> seen(3);
     zero(from.data(), 3, stream);
     Graph graph(stream, [&] {
@@ -125,7 +130,8 @@ TEST_CASE("runtime/device: copies arrive whole, in order and within bounds") {
     Stream stream;
     for (int64_t n : {0, 1, 31, 33, 97, 100003}) {
         auto values = random_values<float>(n, 1);
-        Guarded<float> a(n, stream), b(n, stream);
+        Guarded<float> a(n, stream);
+        Guarded<float> b(n, stream);
         upload(a.data(), values.data(), n, stream);
         copy(b.data(), a.data(), n, stream);
         zero(a.data(), n, stream);
@@ -143,7 +149,8 @@ TEST_CASE("runtime/device: copies arrive whole, in order and within bounds") {
 TEST_CASE("runtime/device: pinned memory copies like any other and is not device memory") {
     Stream stream;
     size_t before = device_bytes_in_use();
-    PinnedBuffer<float> out(1000), in(1000);
+    PinnedBuffer<float> out(1000);
+    PinnedBuffer<float> in(1000);
     REQUIRE(device_bytes_in_use() == before);
     std::iota(out.data(), out.data() + 1000, 0.0f);
     std::fill_n(in.data(), 1000, -1.0f);
@@ -151,7 +158,7 @@ TEST_CASE("runtime/device: pinned memory copies like any other and is not device
     upload(device.data(), out.data(), 1000, stream);
     download(in.data(), device.data(), 1000, stream);
     stream.synchronize();
-    for (int i = 0; i < 1000; i++) REQUIRE(in[i] == static_cast<float>(i));
+    for (int i = 0; i < 1000; ++i) REQUIRE(in[i] == static_cast<float>(i));
 }
 
 TEST_CASE("runtime/device: fresh host memory holds NaN in every storage type") {
@@ -167,8 +174,10 @@ TEST_CASE("runtime/device: fresh host memory holds NaN in every storage type") {
 }
 
 TEST_CASE("runtime/device: events measure time and order streams") {
-    Stream stream, other;
-    Event from, to;
+    Stream stream;
+    Stream other;
+    Event from;
+    Event to;
     Buffer<float> memory(1 << 20);
     from.record(stream);
     zero(memory.data(), memory.size(), stream);

@@ -51,8 +51,10 @@ void check_gemm(const Case& c) {
     Layout lc(c.M, c.N, c.padding, c.inner, c.outer);
     Layout lx(c.M, c.N, round_up(c.N, 8) - c.N + 8 * c.padding, 1, 1);
 
-    auto a = random_values<T>(la.size(), 1), b = random_values<T>(lb.size(), 2);
-    auto before = random_values<TC>(lc.size(), 3), addend = random_values<TC>(lc.size(), 4);
+    auto a = random_values<T>(la.size(), 1);
+    auto b = random_values<T>(lb.size(), 2);
+    auto before = random_values<TC>(lc.size(), 3);
+    auto addend = random_values<TC>(lc.size(), 4);
     auto bias = random_values<TC>(c.N, 5);
     auto bias_grad = random_values<float>(c.M, 6);
     auto aux = random_values<TC>(lx.size(), 7);
@@ -61,8 +63,12 @@ void check_gemm(const Case& c) {
     if (c.beta == 0.0f)
         std::fill(addend.begin(), addend.end(), TC(NAN)), std::fill(bias_grad.begin(), bias_grad.end(), NAN);
 
-    Guarded<T> A(a, stream), B(b, stream);
-    Guarded<TC> C(before, stream), Addend(addend, stream), Bias(bias, stream), Aux(aux, stream);
+    Guarded<T> A(a, stream);
+    Guarded<T> B(b, stream);
+    Guarded<TC> C(before, stream);
+    Guarded<TC> Addend(addend, stream);
+    Guarded<TC> Bias(bias, stream);
+    Guarded<TC> Aux(aux, stream);
     Guarded<float> BiasGrad(bias_grad, stream);
     Gemm g;
     g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.alpha = c.alpha, g.beta = c.beta;
@@ -82,11 +88,11 @@ void check_gemm(const Case& c) {
     REQUIRE(same_bits(lx.blank(Aux.get()), lx.blank(aux)));
     if (c.epilogue != Epilogue::gelu) REQUIRE(same_bits(Aux.get(), aux));
     const bool biased = (c.epilogue == Epilogue::bias || c.epilogue == Epilogue::gelu) && !c.unbiased;
-    for (int m = 0; m < batch; m++) {
+    for (int m = 0; m < batch; ++m) {
         auto wide_a = widen<Tracked>(la.take(a, m));
         auto expected = matmul_oracle(wide_a, widen<Tracked>(lb.take(b, m)), c.M, c.N, c.K, c.trans_a, c.trans_b);
         auto added = widen<Tracked>(lc.take(c.addend ? addend : before, m));
-        for (int64_t i = 0; i < std::ssize(expected); i++) {
+        for (int64_t i = 0; i < std::ssize(expected); ++i) {
             expected[i] *= static_cast<double>(c.alpha);
             if (c.beta != 0.0f) expected[i] += Tracked(c.beta) * added[i];
             if (biased) expected[i] += Tracked(static_cast<double>(bias[i % c.N]));
@@ -96,9 +102,9 @@ void check_gemm(const Case& c) {
         REQUIRE(compare(lc.take(after, m), expected, kSumRoundings));
         if (c.epilogue == Epilogue::bias_grad) {
             std::vector<Tracked> expected_bias(c.M);
-            for (int j = 0; j < c.M; j++) {
+            for (int j = 0; j < c.M; ++j) {
                 if (c.beta != 0.0f) expected_bias[j] = Tracked(c.beta) * Tracked(static_cast<double>(bias_grad[j]));
-                for (int64_t k = 0; k < c.K; k++) expected_bias[j] += wide_a[c.trans_a ? k * c.M + j : j * c.K + k];
+                for (int64_t k = 0; k < c.K; ++k) expected_bias[j] += wide_a[c.trans_a ? k * c.M + j : j * c.K + k];
             }
             REQUIRE(compare(BiasGrad.get(), expected_bias, kSumRoundings));
         }
@@ -162,12 +168,15 @@ void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
     if (search) linalg.search_algorithms({}, nullptr);
     const auto a = random_values<FA>(int64_t{M} * K, 1, 50.0);
     const auto b = random_values<FB>(int64_t{N} * K, 2, 50.0);
-    const auto before = random_values<TC>(int64_t{M} * N, 3), bias = random_values<TC>(N, 4);
+    const auto before = random_values<TC>(int64_t{M} * N, 3);
+    const auto bias = random_values<TC>(N, 4);
     Guarded<FA> A(a, stream);
     Guarded<FB> B(b, stream);
-    Guarded<TC> C(before, stream), Bias(bias, stream);
+    Guarded<TC> C(before, stream);
+    Guarded<TC> Bias(bias, stream);
     const std::vector<float> scales = {0.01f, 0.003f};
-    Guarded<float> scale_a(std::vector<float>{scales[0]}, stream), scale_b(std::vector<float>{scales[1]}, stream);
+    Guarded<float> scale_a(std::vector<float>{scales[0]}, stream);
+    Guarded<float> scale_b(std::vector<float>{scales[1]}, stream);
     Gemm g{
         .M = M, .N = N, .K = K, .trans_b = true, .A = mat(A.data(), K), .B = mat(B.data(), K), .C = mat(C.data(), N)};
     g.alpha = 0.5f, g.beta = beta;
@@ -175,7 +184,7 @@ void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
     if (biased) g.epilogue = Epilogue::bias, g.bias = mat(Bias.data(), N);
     linalg.gemm(g);
     auto expected = matmul_oracle(widen<Tracked>(a), widen<Tracked>(b), M, N, K, false, true);
-    for (int64_t i = 0; i < std::ssize(expected); i++) {
+    for (int64_t i = 0; i < std::ssize(expected); ++i) {
         expected[i] *= Tracked(0.5 * double{scales[0]} * double{scales[1]});
         if (beta != 0.0f) expected[i] += Tracked(beta) * Tracked(static_cast<double>(before[i]));
         if (biased) expected[i] += Tracked(static_cast<double>(bias[i % N]));
@@ -201,10 +210,13 @@ TEST_CASE("runtime/linalg: products of FP8 agree with the oracle in all document
 TEST_CASE("runtime/linalg: products of FP8 that cuBLASLt does not document are refused in a sentence") {
     Stream stream;
     Linalg linalg(stream);
-    Buffer<float> scale(1), C(64 * 64), bias(64);
+    Buffer<float> scale(1);
+    Buffer<float> C(64 * 64);
+    Buffer<float> bias(64);
     Buffer<bf16> narrow(64 * 64);
     Buffer<f16> half(64 * 64);
-    Buffer<e4m3> A(64 * 64), B(64 * 64);
+    Buffer<e4m3> A(64 * 64);
+    Buffer<e4m3> B(64 * 64);
     Buffer<e5m2> gradient(64 * 64);
     const Gemm good = [&] {
         Gemm g{.M = 64, .N = 64, .K = 64, .trans_b = true, .A = mat(A.data(), 64), .B = mat(B.data(), 64)};
@@ -257,15 +269,21 @@ TEST_CASE("runtime/linalg: the algorithm that a search takes computes the same, 
 TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
     Stream stream;
     Linalg linalg(stream);
-    constexpr int M = 31, N = 33, K = 17, batch = 4;
-    auto a = random_values<float>(M * K, 1), b = random_values<float>(batch * K * N, 2);
-    Guarded<float> A(a, stream), B(b, stream), C(batch * M * N, stream);
+    constexpr int M = 31;
+    constexpr int N = 33;
+    constexpr int K = 17;
+    constexpr int batch = 4;
+    auto a = random_values<float>(M * K, 1);
+    auto b = random_values<float>(batch * K * N, 2);
+    Guarded<float> A(a, stream);
+    Guarded<float> B(b, stream);
+    Guarded<float> C(batch * M * N, stream);
     Gemm g;
     g.M = M, g.N = N, g.K = K, g.batch_inner = batch;
     g.A = mat(A.data(), K), g.B = mat(B.data(), N, K * N), g.C = mat(C.data(), N, M * N);
     linalg.gemm(g);
     auto c = C.get();
-    for (int i = 0; i < batch; i++) {
+    for (int i = 0; i < batch; ++i) {
         std::vector<float> bi(b.begin() + i * K * N, b.begin() + (i + 1) * K * N);
         std::vector<float> ci(c.begin() + i * M * N, c.begin() + (i + 1) * M * N);
         REQUIRE(compare(ci, matmul_oracle(widen<Tracked>(a), widen<Tracked>(bi), M, N, K), kSumRoundings));
@@ -319,10 +337,13 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
     Stream stream;
     auto run = [&]<typename T, typename TC>(Case c, bool symmetric, T, TC) {
         Linalg linalg(stream);
-        auto x = random_values<T>(int64_t{c.M} * c.K, 1), w = random_values<T>(int64_t{c.N} * c.K, 2);
+        auto x = random_values<T>(int64_t{c.M} * c.K, 1);
+        auto w = random_values<T>(int64_t{c.N} * c.K, 2);
         auto y = random_values<TC>(int64_t{c.M} * c.N, 3);
-        Guarded<T> X(x, stream), W(w, stream);
-        Guarded<TC> C(y, stream), Bias(random_values<TC>(c.N, 4), stream);
+        Guarded<T> X(x, stream);
+        Guarded<T> W(w, stream);
+        Guarded<TC> C(y, stream);
+        Guarded<TC> Bias(random_values<TC>(c.N, 4), stream);
         Guarded<float> BiasGrad(random_values<float>(c.M, 5), stream);
         Guarded<TC> Aux(random_values<TC>(int64_t{c.M} * round_up(c.N, 8), 6), stream);
         Gemm g;
@@ -358,14 +379,16 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
 TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
     Stream stream;
     Linalg linalg(stream);
-    Guarded<bf16> A(random_values<bf16>(97 * 600, 1), stream), C(97 * 97, stream);
+    Guarded<bf16> A(random_values<bf16>(97 * 600, 1), stream);
+    Guarded<bf16> C(97 * 97, stream);
     Gemm g;
     g.M = g.N = 97, g.K = 600, g.trans_b = true;
     g.A = g.B = mat(A.data(), 600), g.C = mat(C.data(), 97);
     linalg.gemm(g);
-    size_t bytes = linalg.workspace_bytes(), device = device_bytes_in_use();
+    size_t bytes = linalg.workspace_bytes();
+    size_t device = device_bytes_in_use();
     auto first = C.get();
-    for (int i = 0; i < 3; i++) linalg.gemm(g);
+    for (int i = 0; i < 3; ++i) linalg.gemm(g);
     REQUIRE(linalg.workspace_bytes() == bytes);
     REQUIRE(device_bytes_in_use() == device);
     REQUIRE(same_bits(C.get(), first));
@@ -382,7 +405,7 @@ TEST_CASE("runtime/linalg: products that the library refuses are counted by kind
         g.M = g.K = size, g.N = N;
         g.A = mat(memory.data(), size), g.B = mat(memory.data() + size * size + offset, ld);
         g.C = mat(memory.data() + 2 * size * size, ld);
-        for (int i = 0; i < calls; i++) linalg.gemm(g);
+        for (int i = 0; i < calls; ++i) linalg.gemm(g);
         stream.synchronize();
         return linalg.refused_kinds();
     };
@@ -402,7 +425,8 @@ TEST_CASE("runtime/linalg: products that the library refuses are counted by kind
 TEST_CASE("runtime/linalg: a bias gradient of no rows or columns is refused") {
     Stream stream;
     Linalg linalg(stream);
-    Buffer<float> db(8), dy(64);
+    Buffer<float> db(8);
+    Buffer<float> dy(64);
     const auto message_for = [&](int rows, int columns) {
         return error_of([&] { linalg.bias_gradient(db.data(), mat(dy.data(), 8), rows, columns, 0.0f); });
     };

@@ -22,7 +22,8 @@ const Profile::Row* find(const Profile& profile, const std::string& part) {
 TEST_CASE("runtime/profiler: kernels and products between start and stop are counted by name") {
     Context context;
     const int n = 64;
-    Buffer<float> x(n * n), y(n * n);
+    Buffer<float> x(n * n);
+    Buffer<float> y(n * n);
     zero(x.data(), n * n, context.stream);
     auto activate = [&] { gelu_forward(y.data(), x.data(), n * n, context.stream); };
     activate();
@@ -35,7 +36,8 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     activate();
 
     REQUIRE(profile.rows.size() == 2);
-    const Profile::Row *gelu = find(profile, "activation_forward"), *gemm = find(profile, "gemm 64 x 32 x 64 NN");
+    const Profile::Row* gelu = find(profile, "activation_forward");
+    const Profile::Row* gemm = find(profile, "gemm 64 x 32 x 64 NN");
     REQUIRE(gelu);
     REQUIRE(gelu->name.rfind("activation_forward_kernel<", 0) == 0);  // without namespaces
     REQUIRE(gelu->calls == 3);
@@ -65,7 +67,8 @@ TEST_CASE("runtime/profiler: of nested work only the outermost counts") {
 }
 
 TEST_CASE("runtime/profiler: one profiler of a stream at a time, and its stream only") {
-    Context context, other;
+    Context context;
+    Context other;
     Buffer<float> x(64);
     zero(x.data(), 64, other.stream);
     Profiler profiler(context.stream);

@@ -72,7 +72,8 @@ void check_coordinates(dim3 grid, dim3 block) {
 __global__ void rotate_kernel(int* out, int rounds) {
     wait_for_earlier_kernels();
     SHARED(int, values, 1024);
-    const int t = linear_thread(), n = static_cast<int>(blockDim.x);
+    const int t = linear_thread();
+    const int n = static_cast<int>(blockDim.x);
     int mine = t;
     for (int r = 0; r < rounds; ++r) {
         values[t] = mine;
@@ -86,7 +87,8 @@ __global__ void rotate_kernel(int* out, int rounds) {
 __global__ void dynamic_shared_kernel(int* out, int per_thread) {
     wait_for_earlier_kernels();
     DYN_SHARED(int, values);
-    const int t = linear_thread(), n = static_cast<int>(blockDim.x) * per_thread;
+    const int t = linear_thread();
+    const int n = static_cast<int>(blockDim.x) * per_thread;
     for (int i = 0; i < per_thread; ++i) values[t * per_thread + i] = t * per_thread + i + static_cast<int>(blockIdx.x);
     __syncthreads();
     int sum = 0;
@@ -113,7 +115,9 @@ __global__ void early_return_kernel(int* out, int stay, int rounds) {
 __global__ void thinning_kernel(int* out) {
     wait_for_earlier_kernels();
     SHARED(int, count, 32);
-    const int t = linear_thread(), warp = t / 32, warps = static_cast<int>(blockDim.x) / 32;
+    const int t = linear_thread();
+    const int warp = t / 32;
+    const int warps = static_cast<int>(blockDim.x) / 32;
     if (t < warps) count[t] = 0;
     __syncthreads();
     for (int r = 0; r < warps; ++r) {
@@ -194,7 +198,8 @@ __global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* i
                                     const int* int_in) {
     wait_for_earlier_kernels();
     const int64_t i = global_thread();
-    const float first = block_sum(in[i]), second = block_sum(2.0f * in[i]);
+    const float first = block_sum(in[i]);
+    const float second = block_sum(2.0f * in[i]);
     sum[i] = second - first;
     max[i] = block_max(in[i]);
     int_sum[i] = block_sum(int_in[i]);
@@ -253,7 +258,8 @@ template <Function function>
 std::vector<float> evaluate(const std::vector<float>& x) {
     Stream stream;
     const int64_t n = static_cast<int64_t>(x.size());
-    Guarded<float> in(x, stream), out(n, stream);
+    Guarded<float> in(x, stream);
+    Guarded<float> out(n, stream);
     launch<math_kernel<function>>({ceil_div(n, 256), 256}, stream, out.data(), in.data(), n);
     return out.get();
 }
@@ -302,7 +308,8 @@ TEST_CASE("runtime/simt: barriers order shared memory in blocks of 1 to 1024 thr
     Stream stream;
     for (int n : {1, 2, 31, 32, 33, 64, 97, 256, 511, 1024}) {
         CAPTURE(n);
-        const int blocks = 3, rounds = 5;
+        const int blocks = 3;
+        const int rounds = 5;
         std::vector<int> expected(blocks * n);
         for (int i = 0; i < blocks * n; ++i) expected[i] = (i % n + rounds) % n;
         Guarded<int> out(blocks * n, stream);
@@ -315,7 +322,9 @@ TEST_CASE("runtime/simt: dynamic shared memory, beyond 48 KiB too") {
     Stream stream;
     for (int per_thread : {1, 7, 60, 150}) {  // 150 * 256 ints are 150 KiB
         CAPTURE(per_thread);
-        const int threads = 256, blocks = 4, n = threads * per_thread;
+        const int threads = 256;
+        const int blocks = 4;
+        const int n = threads * per_thread;
         std::vector<int> expected(blocks * threads);
         for (int b = 0; b < blocks; ++b)
             for (int i = 0; i < n; ++i) expected[b * threads + i % threads] += n - 1 - i + b;
@@ -373,12 +382,16 @@ TEST_CASE("runtime/simt: parts of a warp shuffle under masks of their own") {
 
 TEST_CASE("runtime/simt: warp_sum and warp_max equal the butterfly of shuffles bit for bit") {
     Stream stream;
-    const int threads = 128, blocks = 5, n = threads * blocks;
+    const int threads = 128;
+    const int blocks = 5;
+    const int n = threads * blocks;
     const std::vector<float> x = random_values<float>(n, 1);
     std::vector<int> ints = random_ints(n, 2, 2000001);
     for (int& i : ints) i -= 1000000;
-    std::vector<float> sum(n), max(n);
-    std::vector<int> int_sum(n), int_max(n);
+    std::vector<float> sum(n);
+    std::vector<float> max(n);
+    std::vector<int> int_sum(n);
+    std::vector<int> int_max(n);
     for (int i = 0; i < n; ++i) {
         const int w = i / 32 * 32;
         sum[i] = butterfly({x.begin() + w, x.begin() + w + 32});
@@ -386,8 +399,13 @@ TEST_CASE("runtime/simt: warp_sum and warp_max equal the butterfly of shuffles b
         int_sum[i] = std::accumulate(ints.begin() + w, ints.begin() + w + 32, 0);
         int_max[i] = *std::max_element(ints.begin() + w, ints.begin() + w + 32);
     }
-    Guarded<float> in(x, stream), out_sum(n, stream), out_shuffles(n, stream), out_max(n, stream);
-    Guarded<int> int_in(ints, stream), out_int_sum(n, stream), out_int_max(n, stream);
+    Guarded<float> in(x, stream);
+    Guarded<float> out_sum(n, stream);
+    Guarded<float> out_shuffles(n, stream);
+    Guarded<float> out_max(n, stream);
+    Guarded<int> int_in(ints, stream);
+    Guarded<int> out_int_sum(n, stream);
+    Guarded<int> out_int_max(n, stream);
     launch<warp_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_shuffles.data(), out_max.data(),
                                out_int_sum.data(), out_int_max.data(), in.data(), int_in.data());
     REQUIRE(same_bits(out_shuffles.get(), sum));
@@ -401,11 +419,14 @@ TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their result
     Stream stream;
     for (int threads = 32; threads <= 1024; threads += 32) {
         CAPTURE(threads);
-        const int blocks = 2, n = threads * blocks;
+        const int blocks = 2;
+        const int n = threads * blocks;
         const std::vector<float> x = random_values<float>(n, 3);
         const std::vector<int> ints = random_ints(n, 4, 100000);
-        std::vector<float> sum(n), max(n);
-        std::vector<int> int_sum(n), int_max(n);
+        std::vector<float> sum(n);
+        std::vector<float> max(n);
+        std::vector<int> int_sum(n);
+        std::vector<int> int_max(n);
         for (int b = 0; b < n; b += threads) {
             std::vector<float> per_warp(32);
             for (int w = 0; w < threads; w += 32)
@@ -417,8 +438,12 @@ TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their result
                 int_max[i] = *std::max_element(ints.begin() + b, ints.begin() + b + threads);
             }
         }
-        Guarded<float> in(x, stream), out_sum(n, stream), out_max(n, stream);
-        Guarded<int> int_in(ints, stream), out_int_sum(n, stream), out_int_max(n, stream);
+        Guarded<float> in(x, stream);
+        Guarded<float> out_sum(n, stream);
+        Guarded<float> out_max(n, stream);
+        Guarded<int> int_in(ints, stream);
+        Guarded<int> out_int_sum(n, stream);
+        Guarded<int> out_int_max(n, stream);
         launch<block_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_max.data(), out_int_sum.data(),
                                     out_int_max.data(), in.data(), int_in.data());
         REQUIRE(same_bits(out_sum.get(), sum));
@@ -430,11 +455,14 @@ TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their result
 
 TEST_CASE("runtime/simt: atomicAdd loses nothing over many blocks and threads") {
     Stream stream;
-    const int blocks = 300, threads = 160, n = blocks * threads;
+    const int blocks = 300;
+    const int threads = 160;
+    const int n = blocks * threads;
     Guarded<double> d(std::vector<double>{0.0}, stream);
     Guarded<unsigned long long> ull(std::vector<unsigned long long>{0}, stream);
     Guarded<float> f(std::vector<float>{0.0f}, stream);
-    Guarded<int> i(std::vector<int>{0}, stream), tickets(std::vector<int>(n, 0), stream);
+    Guarded<int> i(std::vector<int>{0}, stream);
+    Guarded<int> tickets(std::vector<int>(n, 0), stream);
     launch<atomics_kernel>({blocks, threads}, stream, d.data(), ull.data(), f.data(), i.data(), tickets.data());
     REQUIRE(d.get()[0] == 0.5 * n);
     REQUIRE(ull.get()[0] == ((1ull << 33) + 1) * n);
@@ -445,7 +473,8 @@ TEST_CASE("runtime/simt: atomicAdd loses nothing over many blocks and threads") 
 
 TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types") {
     Stream stream;
-    Guarded<double> in(std::vector<double>{0.25}, stream), out(4, stream);
+    Guarded<double> in(std::vector<double>{0.25}, stream);
+    Guarded<double> out(4, stream);
     launch<arguments_kernel>({1, 1}, stream, out.data(), 1 << 30, 0.5, 65, in.data());
     REQUIRE(same_bits(out.get(), std::vector<double>{1073741824.0, 0.5, 65.0, 0.25}));
     Guarded<float> one(1, stream);
@@ -465,7 +494,8 @@ TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal resul
             if (!(error <= ulps(x[i]))) FAIL("f(" << x[i] << ") = " << y[i] << ", off by " << error << " ulp");
         }
     };
-    const std::vector<float> x = dense(1e-10f, 89.0f, 97), x2 = dense(1e-10f, 129.0f, 97);
+    const std::vector<float> x = dense(1e-10f, 89.0f, 97);
+    const std::vector<float> x2 = dense(1e-10f, 129.0f, 97);
     check(
         x, evaluate<Function::exp>(x), [](double v) { return std::exp(v); },
         [&](float v) { return host ? 2.0 : 3.0 + std::floor(std::abs(1.173 * v)); });
@@ -474,7 +504,8 @@ TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal resul
 }
 
 TEST_CASE("base/math: exp_fast and exp2_fast at the ends of the range") {
-    const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    const float inf = std::numeric_limits<float>::infinity();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
     const float huge = std::numeric_limits<float>::max();
     const std::vector<float> x = {-inf, -huge, -1000.0f, -200.0f, inf, huge, 1000.0f, 200.0f, 0.0f, -0.0f};
     const std::vector<float> expected = {0, 0, 0, 0, inf, inf, inf, inf, 1, 1};

@@ -25,10 +25,10 @@ struct SymmetricCase {
 template <typename T>
 std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
     auto x = random_values<T>(layout.size(), seed);
-    for (int m = 0; m < layout.inner * layout.outer; m++) {
+    for (int m = 0; m < layout.inner * layout.outer; ++m) {
         T* first = x.data() + layout.matrix(m);
-        for (int64_t i = 0; i < layout.rows; i++)
-            for (int64_t j = 0; j < i; j++) first[j * layout.ld + i] = first[i * layout.ld + j];
+        for (int64_t i = 0; i < layout.rows; ++i)
+            for (int64_t j = 0; j < i; ++j) first[j * layout.ld + i] = first[i * layout.ld + j];
     }
     return x;
 }
@@ -39,14 +39,18 @@ void check_symmetric(const SymmetricCase& s) {
     CAPTURE(name_of(dtype_of<T>), name_of(dtype_of<TC>));
     Stream stream;
     Linalg linalg(stream);
-    const int n = s.n, K = s.K;
-    Layout lx(s.trans ? K : n, s.trans ? n : K, s.padding, s.batch, 1), lc(n, n, 5 * s.padding, s.batch, 1);
+    const int n = s.n;
+    const int K = s.K;
+    Layout lx(s.trans ? K : n, s.trans ? n : K, s.padding, s.batch, 1);
+    Layout lc(n, n, 5 * s.padding, s.batch, 1);
     auto x = random_values<T>(lx.size(), 1);
-    auto before = symmetric_values<TC>(lc, 2), addend = symmetric_values<TC>(lc, 3);
+    auto before = symmetric_values<TC>(lc, 2);
+    auto addend = symmetric_values<TC>(lc, 3);
     if (s.beta == 0.0f || s.addend) std::fill(before.begin(), before.end(), TC(NAN));
     if (s.beta == 0.0f) std::fill(addend.begin(), addend.end(), TC(NAN));
     Guarded<T> X(x, stream);
-    Guarded<TC> C(before, stream), Addend(addend, stream);
+    Guarded<TC> C(before, stream);
+    Guarded<TC> Addend(addend, stream);
     Gemm g;
     g.M = g.N = n, g.K = K, g.trans_a = s.trans, g.trans_b = !s.trans, g.alpha = s.alpha, g.beta = s.beta;
     g.A = g.B = lx.mat(X.data()), g.C = lc.mat(C.data());
@@ -60,11 +64,11 @@ void check_symmetric(const SymmetricCase& s) {
     }
     auto after = C.get();
     REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
-    for (int m = 0; m < s.batch; m++) {
+    for (int m = 0; m < s.batch; ++m) {
         auto wide = widen<Tracked>(lx.take(x, m));
         auto expected = matmul_oracle(wide, wide, n, n, K, s.trans, !s.trans);
         auto added = widen<Tracked>(lc.take(s.addend ? addend : before, m));
-        for (size_t i = 0; i < expected.size(); i++) {
+        for (size_t i = 0; i < expected.size(); ++i) {
             expected[i] *= static_cast<double>(s.alpha);
             if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
         }
@@ -72,8 +76,8 @@ void check_symmetric(const SymmetricCase& s) {
         // A diagonal element is a sum of K squares. All have one sign, so their roundings do not average out.
         REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
         auto mirrored = c;
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
+        for (int64_t i = 0; i < n; ++i)
+            for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
         REQUIRE(same_bits(c, mirrored));
     }
 }
@@ -83,13 +87,15 @@ void check_powers(int n) {
     CAPTURE(n);
     Stream stream;
     std::vector<bf16> a(static_cast<size_t>(n) * n, bf16(0.0f));
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; ++i)
         for (int64_t j : {i * 5 % n, i * 11 % n}) a[i * n + j] = a[j * n + i] = bf16(i % 2 == 0 ? 1.0f : -1.0f);
     const auto square = matmul_oracle(widen<double>(a), widen<double>(a), n, n, n);
     const auto cube = matmul_oracle(square, widen<double>(a), n, n, n);
     std::vector<bf16> b;
     for (double v : square) b.push_back(bf16(static_cast<float>(v)));
-    Guarded<bf16> A(a, stream), B(b, stream), C(std::ssize(a), stream);
+    Guarded<bf16> A(a, stream);
+    Guarded<bf16> B(b, stream);
+    Guarded<bf16> C(std::ssize(a), stream);
     Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
     g.A = mat(A.data(), n), g.B = mat(B.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
     symmetric_product(g, g.C, stream);
@@ -138,21 +144,25 @@ TEST_CASE("runtime/symmetric_product: powers of a matrix are exact where integer
 
 TEST_CASE("runtime/symmetric_product: the result is symmetric even where sums differ before rounding") {
     Stream stream;
-    const int n = 200, K = 72;
-    Guarded<f16> A(random_values<f16>(n * K, 1), stream), B(random_values<f16>(n * K, 2), stream), C(n * n, stream);
+    const int n = 200;
+    const int K = 72;
+    Guarded<f16> A(random_values<f16>(n * K, 1), stream);
+    Guarded<f16> B(random_values<f16>(n * K, 2), stream);
+    Guarded<f16> C(n * n, stream);
     Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
     g.A = mat(A.data(), K), g.B = mat(B.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
     symmetric_product(g, g.C, stream);
     const auto c = C.get();
     auto mirrored = c;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++) mirrored[j * n + i] = c[i * n + j];
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
     REQUIRE(same_bits(c, mirrored));
 }
 
 TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads") {
     Stream stream;
-    const int n = 136, K = 136;
+    const int n = 136;
+    const int K = 136;
     Guarded<bf16> X(random_values<bf16>(n * K, 1), stream);
     REQUIRE(same_with_any_threads([&] {
         Guarded<bf16> C(n * n, stream);

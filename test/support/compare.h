@@ -87,13 +87,13 @@ Comparison compare(const std::vector<T>& actual, const std::vector<double>& expe
         return {fmt::format("{} values, {} expected, {} tolerances", actual.size(), expected.size(), tolerance.size())};
     int64_t wrong = 0, worst = -1;
     double worst_ratio = -1.0;
-    for (size_t i = 0; i < actual.size(); i++) {
+    for (size_t i = 0; i < actual.size(); ++i) {
         double a = static_cast<double>(actual[i]), e = expected[i], tol = tolerance[i];
         if (!std::isfinite(e) || !std::isfinite(tol))
             return {fmt::format("the oracle is not finite: [{}] is {}, tolerance {}", i, e, tol)};
         double diff = std::abs(a - e);
         if (std::isfinite(a) && diff <= tol) continue;
-        wrong++;
+        ++wrong;
         double ratio = !std::isfinite(a) || tol == 0.0 ? std::numeric_limits<double>::infinity() : diff / tol;
         if (ratio > worst_ratio) worst_ratio = ratio, worst = static_cast<int64_t>(i);
     }
@@ -127,7 +127,7 @@ Comparison same_bits(const std::vector<T>& actual, const std::vector<T>& expecte
     static_assert(std::is_trivially_copyable_v<T>);
     if (actual.size() != expected.size())
         return {fmt::format("{} values, {} expected", actual.size(), expected.size())};
-    for (size_t i = 0; i < actual.size(); i++)
+    for (size_t i = 0; i < actual.size(); ++i)
         if (std::memcmp(&actual[i], &expected[i], sizeof(T)) != 0)
             return {fmt::format("[{}] is {}, not the same bits as {}", i, static_cast<double>(actual[i]),
                                 static_cast<double>(expected[i]))};
@@ -142,7 +142,7 @@ public:
     Guarded(int64_t n, const Stream& stream)
         : stream_(stream), n_(n), memory_(2 * kGuard + n * static_cast<int64_t>(sizeof(T))) {
         std::vector<std::byte> bytes(static_cast<size_t>(memory_.size()), std::byte{0xff});
-        for (size_t i = 0; i < kGuard; i++) bytes[i] = bytes[bytes.size() - 1 - i] = kCanary;
+        for (size_t i = 0; i < kGuard; ++i) bytes[i] = bytes[bytes.size() - 1 - i] = kCanary;
         upload(memory_.data(), bytes.data(), memory_.size(), stream_);
         stream_.synchronize();
     }
@@ -161,7 +161,7 @@ public:
         std::vector<std::byte> bytes(static_cast<size_t>(memory_.size()));
         download(bytes.data(), memory_.data(), memory_.size(), stream_);
         stream_.synchronize();
-        for (size_t i = 0; i < kGuard; i++) {
+        for (size_t i = 0; i < kGuard; ++i) {
             CHECK(bytes[i] == kCanary, "written {} bytes before the first element", kGuard - i);
             CHECK(bytes[bytes.size() - kGuard + i] == kCanary, "written {} bytes after the last element", i);
         }

@@ -28,7 +28,7 @@ struct Layout {
     template <typename T>
     std::vector<T> take(const std::vector<T>& memory, int b) const {
         std::vector<T> packed;
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < rows; ++i) {
             auto row = memory.begin() + matrix(b) + i * ld;
             packed.insert(packed.end(), row, row + columns);
         }
@@ -37,8 +37,8 @@ struct Layout {
     // Returns the memory with all matrices set to 0, for comparing the padding.
     template <typename T>
     std::vector<T> blank(std::vector<T> memory) const {
-        for (int b = 0; b < inner * outer; b++)
-            for (int i = 0; i < rows; i++) std::fill_n(memory.begin() + matrix(b) + i * ld, columns, T(0.0f));
+        for (int b = 0; b < inner * outer; ++b)
+            for (int i = 0; i < rows; ++i) std::fill_n(memory.begin() + matrix(b) + i * ld, columns, T(0.0f));
         return memory;
     }
 };

@@ -25,7 +25,8 @@ TEST_CASE("test/support/compare: a difference beyond the tolerance fails and is 
 
 TEST_CASE("test/support/compare: NaN and infinity fail whatever the tolerance") {
     for (double bad : {kNan, kInf, -kInf}) {
-        std::vector<double> one = {1.0}, wrong = {bad};
+        std::vector<double> one = {1.0};
+        std::vector<double> wrong = {bad};
         REQUIRE_FALSE(compare(wrong, one, 1e300));
         REQUIRE_FALSE(compare(wrong, one, kInf));
         REQUIRE_FALSE(compare(wrong, wrong, 1.0));  // an oracle that is not finite proves nothing
@@ -48,7 +49,8 @@ TEST_CASE("test/support/compare: swapped values fail") {
 TEST_CASE("test/support/compare: truncated and padded data fail") {
     auto values = random_values<float>(97, 2);
     std::vector<Tracked> expected = widen<Tracked>(values);
-    auto shorter = values, longer = values;
+    auto shorter = values;
+    auto longer = values;
     shorter.pop_back();
     longer.push_back(0.0f);
     REQUIRE_FALSE(compare(shorter, expected, 1e30));
@@ -59,7 +61,8 @@ TEST_CASE("test/support/compare: truncated and padded data fail") {
 
 TEST_CASE("test/support/compare: the tolerance of T is one rounding to T") {
     auto exact = random_values<float>(1000, 3);
-    std::vector<bf16> once, twice;
+    std::vector<bf16> once;
+    std::vector<bf16> twice;
     for (float x : exact) once.push_back(bf16(x));
     for (bf16 x : once) twice.push_back(bf16(static_cast<float>(x) * 1.02f));  // off by more than two roundings
     REQUIRE(compare(once, widen<Tracked>(exact), 0.0));
@@ -72,7 +75,8 @@ TEST_CASE("test/support/compare: equality of bits tells zero from minus zero and
 }
 
 TEST_CASE("test/support/compare: a tracked sum with cancellation keeps the magnitude of its terms") {
-    Tracked big = 1e6, difference = (big + Tracked(1.0)) - big;
+    Tracked big = 1e6;
+    Tracked difference = (big + Tracked(1.0)) - big;
     REQUIRE(difference.value == 1.0);
     REQUIRE(difference.magnitude >= 2e6);
     Tracked product = Tracked(3.0) * Tracked(-4.0);

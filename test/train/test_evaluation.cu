@@ -38,8 +38,10 @@ std::vector<MultipleChoice> random_examples(int count, int V, uint64_t seed) {
 MultipleChoiceResult by_logits(ModelRunner& runner, const std::vector<MultipleChoice>& examples, int V) {
     MultipleChoiceResult result;
     for (const MultipleChoice& example : examples) {
-        int best = 0, best_normalized = 0;
-        double smallest = INFINITY, smallest_mean = INFINITY;
+        int best = 0;
+        int best_normalized = 0;
+        double smallest = INFINITY;
+        double smallest_mean = INFINITY;
         for (int e = 0; e < 4; ++e) {
             const std::vector<int>& ending = example.endings[static_cast<size_t>(e)];
             std::vector<int> tokens = example.context;
@@ -118,7 +120,8 @@ TEST_CASE("train/evaluation: endings are chosen as by brute force from logits") 
 
 TEST_CASE("train/evaluation: a context that is too long loses its beginning") {
     Golden g("gpt2", DType::f32);
-    MultipleChoice fits = random_examples(1, 61, 6)[0], longer = fits;
+    MultipleChoice fits = random_examples(1, 61, 6)[0];
+    MultipleChoice longer = fits;
     for (auto& ending : fits.endings) ending.resize(3, 7);
     longer.endings = fits.endings;
     fits.context = random_ints(kGoldenT - 2, 9, 61);  // context and ending fill T inputs and one target

@@ -45,7 +45,8 @@ TEST_CASE("train/guard: z-scores are those of mean and variance of the steps bef
     std::vector<double> seen;
     for (int i = 0; i < 100; ++i) {
         const float x = static_cast<float>(normal(random));
-        double mean = 0, variance = 0;
+        double mean = 0;
+        double variance = 0;
         for (double y : seen) mean += y / static_cast<double>(seen.size());
         for (double y : seen) variance += (y - mean) * (y - mean) / static_cast<double>(seen.size());
         const double expected = i < 16 ? 0 : (x - mean) / std::sqrt(variance);
@@ -163,7 +164,9 @@ public:
     }
     void forward_backward(float* losses, const Batch& batch, float grad_scale, bool accumulate,
                           const std::function<void(int)>&) override {
-        std::vector<float> loss(static_cast<size_t>(batch.B * batch.T), 2.0f), gradient(64), before(64);
+        std::vector<float> loss(static_cast<size_t>(batch.B * batch.T), 2.0f);
+        std::vector<float> gradient(64);
+        std::vector<float> before(64);
         for (size_t i = 0; i < 64; ++i)
             gradient[i] = std::sin(static_cast<float>(i) + 0.1f * static_cast<float>(call_));
         if (plant) plant(call_, loss[1], gradient[5]);

@@ -109,7 +109,8 @@ TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, wha
         REQUIRE(log.position()->bytes == std::ssize(whole + later));
         REQUIRE(log.position()->xxh3 == hash_of(whole + later));
     }
-    std::string other_step = whole + later, other_value = other_step;
+    std::string other_step = whole + later;
+    std::string other_value = other_step;
     other_step[other_step.find("13}")] = '9';
     other_value[other_value.find("13}") + 1] = '2';
     for (const std::string& text : {other_step, other_value, line(1)}) {

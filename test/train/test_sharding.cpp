@@ -39,7 +39,8 @@ int64_t planned_bytes(const RunPlan& plan) {
 }
 
 std::vector<float> of_all_ranks(double own, Context& ctx) {
-    Buffer<float> mine(1), all(ctx.comm->size());
+    Buffer<float> mine(1);
+    Buffer<float> all(ctx.comm->size());
     const auto value = static_cast<float>(own);
     upload(mine.data(), &value, 1, ctx.stream);
     ctx.comm->all_gather(all.data(), mine.data(), 1, DType::f32, ctx.stream);
@@ -53,7 +54,8 @@ std::vector<float> of_all_ranks(double own, Context& ctx) {
 // Trains with two micro-batches per step. Checks that memory is within 1% of the plan, and traffic as predicted.
 void check(const char* sharding) {
     Context ctx;
-    const int ranks = ctx.comm->size(), rank = ctx.comm->rank();
+    const int ranks = ctx.comm->size();
+    const int rank = ctx.comm->rank();
     TempDir folder;
     std::vector<uint32_t> tokens(8000);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * i % 509);
@@ -90,7 +92,8 @@ void check(const char* sharding) {
         most = std::max(most, device_bytes_in_use());
         REQUIRE(device_bytes_peak() == most);  // a step allocates nothing
         const auto used = static_cast<double>(device_bytes_in_use() - before);
-        const std::vector<float> by_rank = of_all_ranks(used, ctx), sent_by_rank = of_all_ranks(sent, ctx);
+        const std::vector<float> by_rank = of_all_ranks(used, ctx);
+        const std::vector<float> sent_by_rank = of_all_ranks(sent, ctx);
         const double largest = *std::max_element(by_rank.begin(), by_rank.end());
         const auto planned = static_cast<double>(planned_bytes(plan));
         INFO("planned " << planned << ", measured " << largest);

@@ -129,8 +129,12 @@ TEST_CASE("train/trainer: a step allocates nothing, frees nothing and does not w
                 for (int i = 0; i < 5; ++i) t.trainer.step();
 
                 const cpu::Counters& now = *counters();
-                const int64_t allocations = now.allocations, frees = now.frees, waits = now.waits,
-                              pageable = now.pageable_waits, events = now.event_waits, launches = now.launches;
+                const int64_t allocations = now.allocations;
+                const int64_t frees = now.frees;
+                const int64_t waits = now.waits;
+                const int64_t pageable = now.pageable_waits;
+                const int64_t events = now.event_waits;
+                const int64_t launches = now.launches;
                 constexpr int kSteps = 4;
                 for (int i = 0; i < kSteps; ++i) REQUIRE(t.trainer.step().has_value());
                 REQUIRE(now.allocations == allocations);
@@ -150,10 +154,12 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
         for (const bool llama : {false, true})
             for (const Ortho ortho : {Ortho::polar_express, Ortho::svd}) {
                 CAPTURE(llama);
-                Training queued(llama, method, false, ortho), replayed(llama, method, true, ortho);
+                Training queued(llama, method, false, ortho);
+                Training replayed(llama, method, true, ortho);
                 // By the fifth step each graph exists, and by the ninth it is replayed. Learning rates rise and fall.
                 for (int i = 0; i < 12; ++i) {
-                    const auto expected = queued.trainer.step(), found = replayed.trainer.step();
+                    const auto expected = queued.trainer.step();
+                    const auto found = replayed.trainer.step();
                     REQUIRE(expected.has_value() == found.has_value());
                     if (!found) continue;
                     REQUIRE(found->loss == expected->loss);
@@ -167,9 +173,9 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
 TEST_CASE("train/trainer: with blocks offloaded, steps that are queued or replayed give the same bits") {
     for (const bool llama : {false, true}) {
         CAPTURE(llama);
-        Training kept(llama, Method::teon, false, Ortho::polar_express, 5),
-            queued(llama, Method::teon, false, Ortho::polar_express, 5, 3),
-            replayed(llama, Method::teon, true, Ortho::polar_express, 5, 2);
+        Training kept(llama, Method::teon, false, Ortho::polar_express, 5);
+        Training queued(llama, Method::teon, false, Ortho::polar_express, 5, 3);
+        Training replayed(llama, Method::teon, true, Ortho::polar_express, 5, 2);
         for (int i = 0; i < 8; ++i) {
             const auto expected = kept.trainer.step();
             for (Training* other : {&queued, &replayed}) {
@@ -198,7 +204,8 @@ TEST_CASE("train/trainer: a step that is profiled is queued, with graphs too") {
 TEST_CASE("train/trainer: a captured step gives the bits of a queued one at every launch of its graph") {
     for (const Method method : {Method::adamw, Method::teon})
         for (const bool llama : {false, true}) {
-            Step queued(llama, method), captured(llama, method);
+            Step queued(llama, method);
+            Step captured(llama, method);
             queued.queue();
             const Stream& stream = captured.context.stream;
             const Graph graph(stream, [&] { captured.queue(); });
