@@ -10,7 +10,7 @@ from teon_torch.orthogonalization import default_steps, flops
 # Limits for a rank's momentum in one batch; a single larger stack is a batch of its own. On a CPU the C library returns
 # blocks of more than 32 MiB to the system, which then clears each page again.
 BATCH_BYTES = 256 << 20
-CPU_BATCH_BYTES = 16 << 20
+CPU_BATCH_BYTES = 32 << 20
 
 
 def momentum_type(p):

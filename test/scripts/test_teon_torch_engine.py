@@ -67,8 +67,8 @@ def random_setting(rng):
 
 
 def aol_of_square_unfolding(slices, mode):
-    """Returns O_k by docs/optimizers.md: rows of the paper's matricization (outputs, inputs or slices) are divided by the
-    roots of their sums of |Z Z^T|, then four steps of Jordan's polynomial. slices: (K, m, n), in float64."""
+    """Returns O_k by docs/optimizers.md: rows of the paper's matricization (outputs, inputs or slices) are divided by
+    the roots of their sums of |Z Z^T|, then four steps of Jordan's polynomial. slices: (K, m, n), in float64."""
     K, m, n = slices.shape
     rows = {1: [[x for k in range(K) for x in slices[k, i]] for i in range(m)],
             2: [[x for k in range(K) for x in slices[k, :, j]] for j in range(n)],

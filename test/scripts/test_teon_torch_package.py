@@ -19,8 +19,8 @@ p.grad = torch.randn(4, 6)
 teon_torch.Teon([p], lr=1, ortho="svd", update_rms=6 ** -.5).step()
 print(teon_torch.__file__, f"{p.norm().item():.3f}")  # the norm of a polar factor of 4 rows
 """
-# The container of torchtitan's optimizers: a state that is saved by names and loaded in a second container continues with
-# the same bits.
+# The container of torchtitan's optimizers: a state that is saved by names and loaded in a second container continues
+# with the same bits.
 TORCHTITAN_TEST = """
 import copy, torch, torchtitan_llama
 from torchtitan.models.llama3 import model_registry
@@ -121,7 +121,6 @@ class PackageTest(Case):
         self.assertEqual(words[0], "Teon")
         self.assertRegex(words[2], r"^\['layers\.\*\.attention\.\S*wqkv\.weight'\]$")
 
-
     def torchtitan_losses(self, steps):
         """Runs torchtitan's trainer on two ranks and returns {step: loss}. It continues from its last checkpoint."""
         done = self.call(
@@ -192,7 +191,8 @@ class TorchTestsTest(Case):
         version = self.call("python3", "--version").stdout
         (self.folder / "cache/made").write_text(
             version + "".join((ROOT / "scripts" / name).read_text()
-                              for name in ("requirements.txt", "requirements-dev.txt")))
+                              for name in ("requirements.txt", "requirements-dev.txt",
+                                           "requirements-torchtitan.txt")))
         ran = self.run_tests(PIP_NO_INDEX=1).split()
         # With TEON_VENV the tests do not restart with the Python of .venv, which has no torch.
         self.assertEqual(ran[:2], [str(self.folder / "cache/venv"), "scripts/run_tests.py"])

@@ -1,7 +1,7 @@
-"""Runs torchtitan's trainer on CPUs, for test_teon_torch_package.py. torchtitan expects a GPU in three places: its device
-has memory statistics, its attention is FlexAttention, which has no backward pass on a CPU, and its gradients are scaled
-while they are reduced, which gloo cannot. These are replaced here; the trainer, the model, fully_shard, schedules and
-checkpoints are torchtitan's.
+"""Runs torchtitan's trainer on CPUs, for test_teon_torch_package.py. torchtitan expects a GPU in three places: its
+device has memory statistics, its attention is FlexAttention, which has no backward pass on a CPU, and its gradients are
+scaled while they are reduced, which gloo cannot. These are replaced here; the trainer, the model, fully_shard,
+schedules and checkpoints are torchtitan's.
 
     torchrun --nproc-per-node 2 torchtitan_on_cpu.py --module FILE --config FUNCTION ..."""
 import types
