@@ -113,7 +113,8 @@ class Banks:
         sums = types.SimpleNamespace(**{name: getattr(dist, name) for name in dir(dist) if not name.startswith("__")})
         sums.ReduceOp = types.SimpleNamespace(AVG=dist.ReduceOp.SUM)
         names = {"torch": torch, "Tensor": torch.Tensor, "nn": torch.nn, "dist": sums,
-                 "dataclass": dataclasses.dataclass, "XXT": lambda x, out: torch.matmul(x, x.mT, out=out), "ba_plus_cAA": self.polynomial,
+                 "dataclass": dataclasses.dataclass, "ba_plus_cAA": self.polynomial,
+                 "XXT": lambda x, out: torch.matmul(x, x.mT, out=out),
                  "XTX": lambda x, out: torch.matmul(x.mT, x, out=out)}
         exec(compile(ast.Module(parts, []), "train_gpt.py", "exec"), names)
         self.params = []
