@@ -50,8 +50,10 @@ ALLOWED = {
     "test/model": "comma declarations ternary adjective",
     "test/model_gpu": "adjective",
     "test/optim": "comma declarations ternary postfix adjective",
+    "test/oracle": "declarations ternary",
     "test/plan": "adjective long",
     "test/runtime": "comma adjective",
+    "test/support": "comma declarations",
 }
 
 TOKEN = re.compile(r"""

@@ -25,10 +25,8 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
     using std::tanh;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i];
-        const R k = std::sqrt(2.0 / M_PI);
-        const R u = k * (v + R(0.044715) * v * v * v);
-        const R du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
+        const R v = x[i], k = std::sqrt(2.0 / M_PI);
+        const R u = k * (v + R(0.044715) * v * v * v), du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
         const R sech = R(2.0) / (exp(u) + exp(-u));
         dx.push_back(dout[i] * (R(0.5) * (R(1.0) + tanh(u)) + R(0.5) * v * sech * sech * du));
     }
@@ -50,8 +48,7 @@ std::vector<R> gelu_erf_backward(const std::vector<R>& x, const std::vector<R>& 
     using std::exp;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i];
-        const R density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
+        const R v = x[i], density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
         dx.push_back(dout[i] * (R(0.5) * erfc(-v / R(std::sqrt(2.0))) + v * density));
     }
     return dx;
@@ -78,8 +75,7 @@ std::vector<R> swiglu_forward(const std::vector<R>& gate_up, int N, int F) {
     std::vector<R> out;
     for (int row = 0; row < N; ++row)
         for (int j = 0; j < F; ++j) {
-            const R g = gate_up[size_t(row) * 2 * F + j];
-            const R u = gate_up[size_t(row) * 2 * F + F + j];
+            const R g = gate_up[size_t(row) * 2 * F + j], u = gate_up[size_t(row) * 2 * F + F + j];
             out.push_back(g * u / (R(1.0) + exp(-g)));
         }
     return out;
@@ -91,13 +87,9 @@ std::vector<R> swiglu_backward(const std::vector<R>& gate_up, const std::vector<
     std::vector<R> dgate_up(gate_up.size());
     for (int row = 0; row < N; ++row)
         for (int j = 0; j < F; ++j) {
-            const size_t gate = size_t(row) * 2 * F + j;
-            const size_t up = gate + F;
-            const R g = gate_up[gate];
-            const R u = gate_up[up];
-            const R d = dout[size_t(row) * F + j];
-            const R s = R(1.0) / (R(1.0) + exp(-g));
-            const R ds = s / (R(1.0) + exp(g));
+            const size_t gate = size_t(row) * 2 * F + j, up = gate + F;
+            const R g = gate_up[gate], u = gate_up[up], d = dout[size_t(row) * F + j];
+            const R s = R(1.0) / (R(1.0) + exp(-g)), ds = s / (R(1.0) + exp(g));
             dgate_up[gate] = d * u * (s + g * ds);
             dgate_up[up] = d * g * s;
         }

@@ -19,14 +19,11 @@ void adamw_update(AdamwState<R>& state, const std::vector<R>& grad, double scale
                   double beta2, double eps, double weight_decay) {
     using std::sqrt;
     for (size_t i = 0; i < grad.size(); ++i) {
-        R& w = state.weight[i];
-        R& m = state.m[i];
-        R& v = state.v[i];
+        R &w = state.weight[i], &m = state.m[i], &v = state.v[i];
         const R g = grad[i] * R(scale);
         m = R(beta1) * m + R(1.0 - beta1) * g;
         v = R(beta2) * v + R(1.0 - beta2) * g * g;
-        const R m_hat = m / R(1.0 - std::pow(beta1, t));
-        const R v_hat = v / R(1.0 - std::pow(beta2, t));
+        const R m_hat = m / R(1.0 - std::pow(beta1, t)), v_hat = v / R(1.0 - std::pow(beta2, t));
         w = w - R(lr) * m_hat / (sqrt(v_hat) + R(eps)) - R(lr * weight_decay) * w;
     }
 }

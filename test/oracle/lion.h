@@ -18,12 +18,10 @@ template <typename R>
 void lion_update(LionState<R>& state, const std::vector<R>& grad, double scale, double lr, double beta1, double beta2,
                  double weight_decay, bool cautious) {
     for (size_t i = 0; i < grad.size(); ++i) {
-        R& w = state.weight[i];
-        R& m = state.m[i];
-        const R g = grad[i] * R(scale);
-        const R c = R(beta1) * m + R(1.0 - beta1) * g;
+        R &w = state.weight[i], &m = state.m[i];
+        const R g = grad[i] * R(scale), c = R(beta1) * m + R(1.0 - beta1) * g;
         m = R(beta2) * m + R(1.0 - beta2) * g;
-        const double sign = (c > R(0.0)) - (c < R(0.0));
+        const double sign = c > R(0.0) ? 1 : c < R(0.0) ? -1 : 0;
         const double decay = cautious && R(sign) * w < R(0.0) ? 0 : weight_decay;
         w = w - R(lr * sign) - R(lr * decay) * w;
     }
