@@ -402,7 +402,7 @@ private:
     }
 
     void search_algorithms() {
-        ctx_.linalg.search_algorithms(algorithms_->known(), [this](const AlgorithmChoice& c) {
+        ctx_.linalg.search_algorithms(algorithms_->choices(), [this](const AlgorithmChoice& c) {
             algorithms_->add(c);
             console_.note(
                 fmt::format("algorithm of {}: {:.3f} ms, the first proposal's {:.3f}", c.product, c.ms, c.first_ms));
