@@ -40,7 +40,7 @@ const ModelFields& model_fields() {
         {"ffn", &C::F, 1, 1 << 20, "width of the MLP", preset},
         {.key = "mlp",
          .member = &C::mlp,
-         .help = "activation of the MLP; gelu: its tanh form, gelu-erf: exact GELU, relu2: squared ReLU",
+         .help = "activation of the MLP",
          .default_text = preset},
         {.key = "vocab_size",
          .member = &C::V,

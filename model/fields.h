@@ -15,7 +15,7 @@ namespace teon {
 
 struct ModelField {
     std::string key;  // "kv_heads" in a run's config.json; its flag is --kv-heads
-    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, MlpKind DecoderConfig::*,
+    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, ActivationKind DecoderConfig::*,
                  NormPlacement DecoderConfig::*, QkNorm DecoderConfig::*>
         member;
     double least = 0, most = 0;  // the range of a number
@@ -35,6 +35,7 @@ struct ModelField {
     void (*follow)(DecoderConfig& c, const DecoderConfig& before) = nullptr;
 
     bool has_flag() const { return !help.empty(); }
+    bool is_activation() const { return std::holds_alternative<ActivationKind DecoderConfig::*>(member); }
     std::string flag() const;
     std::string name() const { return has_flag() ? flag() : key; }  // for messages
 

@@ -36,7 +36,7 @@ DecoderConfig small_config(const std::string& name) {
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
     c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
-    if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
+    if (model == "gpt2 relu2") c.mlp = ActivationKind::relu2;
     if (family == "qwen3") c.head_size = 20;
     if (drops) c.dropout = 0.25f;
     if (model.ends_with(" post")) {
