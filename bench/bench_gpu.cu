@@ -14,12 +14,12 @@
 #include "base/integer.h"
 #include "bench/benchmark.h"
 #include "bench/training_step.h"
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/attention_flash.h"
 #include "kernels/classifier.h"
 #include "kernels/fill.h"
-#include "kernels/activation.h"
 #include "kernels/norm.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
@@ -292,13 +292,14 @@ void step_kernels(Bench& b) {
     {
         T* y = m.take<T>(int64_t{N} * F);
         T* x = m.take<T>(int64_t{N} * F);
-        b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { activation_forward(ActivationKind::gelu, y, x, N, F, stream); });
+        b.kernel("GELU forward", L, 0, 4.0 * N * F,
+                 [&] { activation_forward(ActivationKind::gelu, y, x, N, F, stream); });
         y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(ActivationKind::gelu, N, F)));
-        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] {
-            activation_backward(ActivationKind::gelu, y, db, scratch, x, y, N, F, true, stream);
-        });
+        void* scratch =
+            m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(ActivationKind::gelu, N, F)));
+        b.kernel("GELU backward", L, 0, 6.0 * N * F,
+                 [&] { activation_backward(ActivationKind::gelu, y, db, scratch, x, y, N, F, true, stream); });
     }
     {
         T* logits = m.take<T>(int64_t{chunk} * Vp);

@@ -42,8 +42,7 @@ struct FormulaOfNorm<NormKind::rmsnorm> : std::type_identity<RmsNorm> {};
 // out = residual + (x - mean) * rstd * weight + bias, for one row. The variance takes a second pass over x, because the
 // mean of squares minus the square of the mean cancels if |mean| is much larger than the deviation.
 template <typename T, typename Shape, typename Norm, bool MAXIMUM>
-__global__ void __launch_bounds__(Shape::kBlock)
-    norm_forward_kernel(NormForward<T> a) {
+__global__ void __launch_bounds__(Shape::kBlock) norm_forward_kernel(NormForward<T> a) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
     const int row = Shape::row();
@@ -261,8 +260,7 @@ void norm_backward(NormKind kind, const NormBackward<T>& a, const Stream& stream
         for_row_shape<T, true>(aligned, a.C, [&]<typename Shape>(Shape) {
             constexpr size_t kSharedLimit = 96 << 10;  // two blocks on a multiprocessor
             const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kSums * static_cast<size_t>(a.C);
-            const bool in_shared =
-                !NormSums<Shape, kSums>::kInRegisters && Shape::kLanes > 1 && bytes <= kSharedLimit;
+            const bool in_shared = !NormSums<Shape, kSums>::kInRegisters && Shape::kLanes > 1 && bytes <= kSharedLimit;
             with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
                 launch<norm_backward_kernel<T, Shape, Norm, MAXIMUM && kFusesMaximum<Shape>>>(
                     {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, a, partial,

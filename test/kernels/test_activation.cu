@@ -69,8 +69,8 @@ struct Shape {
 };
 // Odd sizes. 8205 and 8193 rows have chunks of more than 8 rows. On a CPU, a warp processes the rows of the last two,
 // with vectors of one element and wider.
-const std::vector<Shape> kShapes = {{1, 1},    {31, 33},   {33, 31}, {97, 97},  {5, 128},  {257, 96}, {17, 768},
-                                    {1, 4096}, {8205, 17}, {8193, 8}, {3, 2049}, {2, 4160}};
+const std::vector<Shape> kShapes = {{1, 1},    {31, 33},  {33, 31},   {97, 97},  {5, 128},  {257, 96},
+                                    {17, 768}, {1, 4096}, {8205, 17}, {8193, 8}, {3, 2049}, {2, 4160}};
 
 }  // namespace
 

@@ -119,7 +119,7 @@ struct Layer {
 
 }  // namespace
 
-#define EVERY_NORM                                                                          \
+#define EVERY_NORM                                                                                              \
     (Layer<float, NormKind::layernorm>), (Layer<bf16, NormKind::layernorm>), (Layer<float, NormKind::rmsnorm>), \
         (Layer<bf16, NormKind::rmsnorm>)
 
@@ -167,8 +167,8 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         INFO("N = " << N << ", C = " << C);
         TestType layer(N, C, stream);
         layer.forward();
-        auto expected = test::norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x), widen<Tracked>(layer.weight),
-                                      N, C, kEps, TestType::centered);
+        auto expected = test::norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x),
+                                            widen<Tracked>(layer.weight), N, C, kEps, TestType::centered);
         auto* dx = layer.dx.data();
         auto* dresidual = layer.dresidual_device.data();
         auto* dout = layer.dout_device.data();

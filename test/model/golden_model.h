@@ -13,8 +13,9 @@ namespace teon::test {
 
 constexpr int kGoldenB = 3, kGoldenT = 13;
 
-inline const std::vector<std::string> kGoldenModels = {"gpt2",      "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf",
-                                                       "llama_gqa", "llama_31",   "qwen3",    "olmo2"};
+inline const std::vector<std::string> kGoldenModels = {
+    "gpt2",      "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf",
+    "llama_gqa", "llama_31",   "qwen3",    "olmo2"};
 
 inline DecoderConfig golden_config(const std::string& name) {
     const std::string family = name.substr(0, name.find('_'));

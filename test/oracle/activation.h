@@ -134,8 +134,8 @@ std::vector<R> activation_forward(const ActivationFunction& row, const std::vect
 }
 
 template <typename R>
-std::vector<R> activation_backward(const ActivationFunction& row, const std::vector<R>& x, const std::vector<R>& dout, int N,
-                                   int F) {
+std::vector<R> activation_backward(const ActivationFunction& row, const std::vector<R>& x, const std::vector<R>& dout,
+                                   int N, int F) {
     const ActivationOracle<R> f = activation_oracle<R>(row.kind);
     if (!row.gated) return f.backward(x, dout);
     const std::vector<R> gate = columns(x, N, 2 * F, 0, F);
