@@ -30,7 +30,8 @@ template <typename E, typename F>
 void with_constant(E value, F f) {
     [&]<size_t... i>(std::index_sequence<i...>) {
         ((static_cast<size_t>(value) == i ? f(EnumConstant<static_cast<E>(i)>()) : void()), ...);
-    }(std::make_index_sequence<static_cast<size_t>(E::count)>());
+    }
+    (std::make_index_sequence<static_cast<size_t>(E::count)>());
 }
 
 }  // namespace teon

@@ -84,14 +84,14 @@ struct FormulaOf<ActivationKind::geglu_erf> : std::type_identity<Gated<GeluErf>>
 template <typename T, int W, typename F, bool MAXIMUM>
 __global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, const T* x, int64_t n, float* maximum) {
     wait_for_earlier_kernels();
-    [[maybe_unused]] int most = 0;
-    for_each_vec<W>(n, [=, &most]<int w>(Constant<w>, int64_t i) {
+    [[maybe_unused]] int maximum_bits = 0;
+    for_each_vec<W>(n, [=, &maximum_bits]<int w>(Constant<w>, int64_t i) {
         auto v = load_floats<w>(x + i);
         FOR_VEC(k, w) v[k] = F::forward(v[k]);
         store_floats(out + i, v);
-        if constexpr (MAXIMUM) most = greatest(most, v);
+        if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, v);
     });
-    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, maximum_bits);
 }
 
 constexpr int kActivationChunks = 1024;  // at most
@@ -107,12 +107,15 @@ __global__ void __launch_bounds__(kFlatBlock)
     constexpr int kRows = kRowsByThread ? 1 : 4;
     const int vecs = C / W;
     const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
-    const int chunk = static_cast<int>(item / vecs), j = static_cast<int>(item % vecs) * W;
-    const int first = chunk * chunks.rows, last = std::min(N, first + chunks.rows);  // empty beyond the last chunk
-    [[maybe_unused]] int most = 0;
+    const int chunk = static_cast<int>(item / vecs);
+    const int j = static_cast<int>(item % vecs) * W;
+    const int first = chunk * chunks.rows;
+    const int last = std::min(N, first + chunks.rows);  // empty beyond the last chunk
+    [[maybe_unused]] int maximum_bits = 0;
     Vec<float, W> sums{};
     auto rows = [&]<int R>(Constant<R>, int row) {
-        Vec<T, W> v[R], d[R];
+        Vec<T, W> v[R];
+        Vec<T, W> d[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             v[r] = load_vec<W>(x + int64_t{row + r} * C + j);
@@ -124,14 +127,14 @@ __global__ void __launch_bounds__(kFlatBlock)
             FOR_VEC(k, W) y[k] = F::backward(static_cast<float>(v[r][k]), static_cast<float>(d[r][k]));
             FOR_VEC(k, W) sums[k] += y[k];
             store_floats(dx + int64_t{row + r} * C + j, y);
-            if constexpr (MAXIMUM) most = greatest(most, y);
+            if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, y);
         }
     };
     int row = first;
     for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
     for (; row < last; ++row) rows(Constant<1>{}, row);
     if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
-    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, maximum_bits);
 }
 
 // ---- with a gate --------------------------------------------------------------------------------
@@ -146,15 +149,15 @@ __global__ void __launch_bounds__(Shape::kBlock)
     out += int64_t{row} * width;
     const T* gate = gate_up + int64_t{row} * 2 * width;
     const T* up = gate + width;
-    [[maybe_unused]] int most = 0;
-    Shape::for_each(width, [=, &most](int, int j) {
+    [[maybe_unused]] int maximum_bits = 0;
+    Shape::for_each(width, [=, &maximum_bits](int, int j) {
         auto g = load_floats<W>(gate + j);
         auto u = load_floats<W>(up + j);
         FOR_VEC(k, W) g[k] = F::forward(g[k], u[k]);
         store_floats(out + j, g);
-        if constexpr (MAXIMUM) most = greatest(most, g);
+        if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, g);
     });
-    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, maximum_bits);
 }
 
 template <typename T, typename Shape, typename F, bool MAXIMUM>
@@ -167,8 +170,8 @@ __global__ void __launch_bounds__(Shape::kBlock)
     const T* gate = gate_up + int64_t{row} * 2 * width;
     T* dgate = dgate_up + int64_t{row} * 2 * width;
     dout += int64_t{row} * width;
-    [[maybe_unused]] int most = 0;
-    Shape::for_each(width, [=, &most](int, int j) {
+    [[maybe_unused]] int maximum_bits = 0;
+    Shape::for_each(width, [=, &maximum_bits](int, int j) {
         auto g = load_floats<W>(gate + j);
         auto u = load_floats<W>(gate + width + j);
         auto d = load_floats<W>(dout + j);
@@ -181,9 +184,9 @@ __global__ void __launch_bounds__(Shape::kBlock)
         }
         store_floats(dgate + j, dg);
         store_floats(dgate + width + j, du);
-        if constexpr (MAXIMUM) most = greatest(greatest(most, dg), du);
+        if constexpr (MAXIMUM) maximum_bits = greatest(greatest(maximum_bits, dg), du);
     });
-    if constexpr (MAXIMUM) raise_maximum<T>(maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(maximum, maximum_bits);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------

@@ -10,8 +10,11 @@ namespace {
 
 template <int HS>
 struct QueryGradientTiles {
-    static constexpr int kQueries = HS == 64 ? 128 : 64, kKeys = 32;
-    static constexpr int M = kQueries / (16 * kFlashWarps), N = kKeys / 8, C = HS / 8;
+    static constexpr int kQueries = HS == 64 ? 128 : 64;
+    static constexpr int kKeys = 32;
+    static constexpr int M = kQueries / (16 * kFlashWarps);
+    static constexpr int N = kKeys / 8;
+    static constexpr int C = HS / 8;
     using Query = FlashTile<kQueries, HS>;
     using Key = FlashTile<kKeys, HS>;
     static constexpr size_t kBytes = (2 * Query::kElements + 4 * Key::kElements) * sizeof(bf16);
@@ -107,8 +110,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
 
 template <int HS>
 struct KeyGradientTiles {
-    static constexpr int kKeys = HS == 64 ? 128 : 64, kQueries = 32;
-    static constexpr int M = kKeys / (16 * kFlashWarps), N = kQueries / 8, C = HS / 8;
+    static constexpr int kKeys = HS == 64 ? 128 : 64;
+    static constexpr int kQueries = 32;
+    static constexpr int M = kKeys / (16 * kFlashWarps);
+    static constexpr int N = kQueries / 8;
+    static constexpr int C = HS / 8;
     using Key = FlashTile<kKeys, HS>;
     using Query = FlashTile<kQueries, HS>;
     // After the tiles, per stage: statistics and first keys of the queries.
@@ -209,7 +215,8 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });
         }
         finish_copies();
-        head = next_head, query = next_query;
+        head = next_head;
+        query = next_query;
     }
 
     flash_scale(dk, s.scale);

@@ -18,7 +18,8 @@ namespace {
 
 template <int HS>
 struct HopperForward {
-    static constexpr int kRows = 128, kStages = HS == 64 ? 4 : 2;  // kRows: of a tile of queries or keys
+    static constexpr int kRows = 128;
+    static constexpr int kStages = HS == 64 ? 4 : 2;  // kRows: of a tile of queries or keys
     using Tile = HopperTile<kRows, HS>;
     using Barriers = HopperBarriers<kStages, 2>;  // rings of keys and of values
     using Stage = HopperStage<kStages>;

@@ -35,8 +35,11 @@ namespace {
 
 template <int HS>
 struct ForwardTiles {
-    static constexpr int kQueries = 128, kKeys = HS == 64 ? 64 : 32;
-    static constexpr int M = kQueries / (16 * kFlashWarps), N = kKeys / 8, C = HS / 8;
+    static constexpr int kQueries = 128;
+    static constexpr int kKeys = HS == 64 ? 64 : 32;
+    static constexpr int M = kQueries / (16 * kFlashWarps);
+    static constexpr int N = kKeys / 8;
+    static constexpr int C = HS / 8;
     static constexpr bool kHold = HS == 64;
     using Query = FlashTile<kQueries, HS>;
     using Key = FlashTile<kKeys, HS>;

@@ -8,13 +8,15 @@
 namespace teon {
 
 // Warpgroup 0 copies tiles (the producer), the others compute (the consumers).
-inline constexpr int kHopperConsumers = 2, kHopperConsumerWarps = 4 * kHopperConsumers;
+inline constexpr int kHopperConsumers = 2;
+inline constexpr int kHopperConsumerWarps = 4 * kHopperConsumers;
 inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
 
 // A tile of ROWS rows of one head in shared memory: its first 64 columns, then the others.
 template <int ROWS, int HS>
 struct HopperTile {
-    static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16)), kBytes = HS / 64 * kPart;
+    static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16));
+    static constexpr int kBytes = HS / 64 * kPart;
     SharedAddress begin;
 
     // Called by one thread. Copies the columns of head `head` in the rows of sequence b from `row` on. The map's tiles
@@ -99,7 +101,8 @@ __device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
 // producer gives those that it does not need to the consumers.
 template <int HS, typename Produce, typename Consume>
 __device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
-    constexpr int kProducer = HS == 64 ? 40 : 24, kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
+    constexpr int kProducer = HS == 64 ? 40 : 24;
+    constexpr int kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
     if (warp_of_thread() < 4) {
         give_registers<kProducer>();
         produce();

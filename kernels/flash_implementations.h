@@ -15,14 +15,14 @@ namespace teon {
 struct FlashImplementation {
     std::string_view name;                  // the instruction that multiplies
     int first_capability, last_capability;  // of the device: 90 for sm_90, 0 for a CPU
-    std::array<int, 2> head_sizes;
+    std::array<int, 2> head_sizes;          // 0: none
     DType dtype;
     bool (*has_code)(int head_size);  // whether this program has its kernels for the device
     void (*forward)(const FlashForward& a, const Stream& stream);
     int (*backward)(const FlashBackward& a, const Stream& stream);
 
     constexpr bool supports(int head_size, DType type) const {
-        return type == dtype && (head_size == head_sizes[0] || head_size == head_sizes[1]);
+        return type == dtype && head_size > 0 && (head_size == head_sizes[0] || head_size == head_sizes[1]);
     }
     constexpr bool supports(int head_size, DType type, int capability) const {
         return supports(head_size, type) && first_capability <= capability && capability <= last_capability;

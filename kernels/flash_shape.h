@@ -91,7 +91,8 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
     for (int m = 0; m < M; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int last = rows.row(m, half), first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
+            const int last = rows.row(m, half);
+            const int first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
 #pragma unroll
             for (int n = 0; n < N; ++n) {
 #pragma unroll

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Shape::kBlock) norm_forward_kernel(NormForward
         variance = Shape::sum(sums) / count;
     }
     const float scale = 1.0f / sqrtf(variance + a.eps);
-    [[maybe_unused]] int most = 0;
+    [[maybe_unused]] int maximum_bits = 0;
     Shape::for_each(C, [&](int slot, int j) {
         auto v = cache.get(slot, x + j);
         const auto w = load_floats<W>(a.weight + j);
@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(Shape::kBlock) norm_forward_kernel(NormForward
             FOR_VEC(k, W) v[k] += r[k];
         }
         store_floats(out + j, v);
-        if constexpr (MAXIMUM) most = greatest(most, v);
+        if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, v);
     });
-    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, maximum_bits);
     if (Shape::lane() == 0) {
         if constexpr (Norm::kCentered) a.mean[row] = mu;
         a.rstd[row] = scale;
@@ -147,27 +147,27 @@ template <typename Shape>
 inline constexpr bool kFusesMaximum = Shape::kHeld == 4;
 
 // Each worker processes the rows of a chunk one after the other:
-// dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; rmsnorm has no mean of g.
-// partial (chunks, norm_sums(), C): the sums over the rows of each chunk. Each tensor is read once. The bound of one
+// dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; RmsNorm has no mean of g.
+// partial (chunks, norm_sums, C): the sums over the rows of each chunk. Each tensor is read once. The bound of one
 // block keeps ptxas from spilling registers of the narrowest shape to make more blocks fit.
 template <typename T, typename Shape, typename Norm, bool MAXIMUM>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
     norm_backward_kernel(NormBackward<T> a, float* partial, int chunk_rows, bool sums_in_shared) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
-    constexpr int KINDS = norm_sums(Norm::kCentered);
+    constexpr int kKinds = norm_sums(Norm::kCentered);
     DYN_SHARED(float, shared);
     const int C = a.C;
     const int chunk = Shape::row();
     const int first = chunk * chunk_rows;
     const int last = std::min(a.N, first + chunk_rows);
     if (first >= a.N) return;
-    partial += int64_t{chunk} * KINDS * C;
+    partial += int64_t{chunk} * kKinds * C;
     const int worker = static_cast<int>(threadIdx.x) / Shape::kLanes;
-    NormSums<Shape, KINDS> sums(sums_in_shared ? shared + worker * KINDS * C : partial, C);
+    NormSums<Shape, kKinds> sums(sums_in_shared ? shared + worker * kKinds * C : partial, C);
 
     const float count = static_cast<float>(C);
-    [[maybe_unused]] int most = 0;
+    [[maybe_unused]] int maximum_bits = 0;
     for (int row = first; row < last; ++row) {
         const int64_t begin = int64_t{row} * C;
         const T* const x_row = a.x + begin;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
                 result[k] += scale * (d[k] * Norm::gain(w[k]) - g_mean - xhat * gx_mean);
             }
             store_floats(a.dx + begin + j, result);
-            if constexpr (MAXIMUM) most = greatest(most, result);
+            if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, result);
             sums.add(0, slot, j, of_weight);
             if constexpr (Norm::kCentered) {
                 sums.add(1, slot, j, d);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
         });
     }
     sums.store(partial);
-    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, most);
+    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, maximum_bits);
 }
 
 // ---- launchers ----------------------------------------------------------------------------------
@@ -262,10 +262,11 @@ void norm_backward(NormKind kind, const NormBackward<T>& a, const Stream& stream
             const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kSums * static_cast<size_t>(a.C);
             const bool in_shared = !NormSums<Shape, kSums>::kInRegisters && Shape::kLanes > 1 && bytes <= kSharedLimit;
             with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
-                launch<norm_backward_kernel<T, Shape, Norm, MAXIMUM && kFusesMaximum<Shape>>>(
+                constexpr bool kFused = MAXIMUM && kFusesMaximum<Shape>;
+                launch<norm_backward_kernel<T, Shape, Norm, kFused>>(
                     {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, a, partial,
                     chunks.rows, in_shared);
-                if (MAXIMUM && !kFusesMaximum<Shape>) find_maximum(a.maximum, a.dx, int64_t{a.N} * a.C, stream);
+                if (MAXIMUM && !kFused) find_maximum(a.maximum, a.dx, int64_t{a.N} * a.C, stream);
             });
         });
         ColumnGrads grads = {{{a.dweight, a.C}}, a.accumulate};

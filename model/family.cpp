@@ -77,10 +77,10 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
     } else if (!k.values.empty()) {
         json all = json::array();
         for (const auto& [theirs, _] : k.values) all.push_back(theirs);
-        const auto known = std::find(all.begin(), all.end(), value);
-        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
+        const auto position = std::find(all.begin(), all.end(), value);
+        CHECK_USAGE(position != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
                     shown(all));
-        value = k.values[static_cast<size_t>(known - all.begin())].second;
+        value = k.values[static_cast<size_t>(position - all.begin())].second;
     }
     field_of(family.fields, k.field).set(c, value, r.path() + ": " + k.key);
 }

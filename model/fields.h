@@ -54,8 +54,8 @@ const ModelField& field_of(const ModelFields& fields, const std::string& key);  
 // Returns the logged fields by key.
 nlohmann::json model_json(const ModelFields& fields, const DecoderConfig& c);
 
-// Returns `c` with the values that `given` has by key.
-DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& given);
+// Returns `c` with these values, by key.
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& values);
 
 // Throws UsageError unless all numbers are within their limits (model/fields.cpp) and consistent: NH is a multiple of
 // NKV, C of NH if head_size is 0, and HS is even for rotary positions.

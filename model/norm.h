@@ -22,8 +22,8 @@ public:
         const int N = static_cast<int>(plan.N());
         if (centered()) mean_ = plan.saved_floats(label_ + " mean", 1, Drop::under_block);
         rstd_ = plan.saved_floats(label_ + " 1/std", 1, Drop::under_block);
-        scratch_ = plan.gradient_bytes(Shared::norm_scratch,
-                                       static_cast<int64_t>(norm_backward_scratch_bytes(kind_, N, C_)));
+        scratch_ =
+            plan.gradient_bytes(Shared::norm_scratch, static_cast<int64_t>(norm_backward_scratch_bytes(kind_, N, C_)));
     }
 
     double flops(int) const { return 0; }

@@ -75,22 +75,22 @@ int64_t ParamLayout::at(int64_t element) const {
 }
 
 std::vector<ParamLayout::Piece> ParamLayout::pieces(Part part) const {
-    std::vector<Piece> found;
+    std::vector<Piece> overlaps;
     const auto ends_before = [](const Piece& piece, int64_t e) { return piece.element + piece.size <= e; };
     for (auto p = std::lower_bound(pieces_.begin(), pieces_.end(), part.offset, ends_before);
          p != pieces_.end() && p->element < part.offset + part.size; ++p) {
         const int64_t from = std::max(p->element, part.offset);
         const int64_t to = std::min(p->element + p->size, part.offset + part.size);
-        found.push_back({from, p->at + from - p->element, to - from});
+        overlaps.push_back({from, p->at + from - p->element, to - from});
     }
-    return found;
+    return overlaps;
 }
 
 std::vector<Part> ParamLayout::in_buffer(const std::vector<Part>& parts) const {
-    std::vector<Part> found;
+    std::vector<Part> buffer_parts;
     for (const Part& part : parts)
-        for (const Piece& piece : pieces(part)) found.push_back({piece.at, piece.size, part.root});
-    return found;
+        for (const Piece& piece : pieces(part)) buffer_parts.push_back({piece.at, piece.size, part.root});
+    return buffer_parts;
 }
 
 std::vector<std::vector<int>> rows_by_window(const ParamTable& table) {

@@ -53,8 +53,7 @@ double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
     const DecoderConfig& c = p.config;
     const double N = static_cast<double>(p.run.B) * p.run.T;
     const double activation = row_of(c.mlp).elements_moved() * static_cast<double>(size_of(DType::bf16));
-    return (N * (c.L * (34.0 * c.C + activation * c.F) + 4.0 * c.Vp()) +
-            8.0 * static_cast<double>(p.params.size())) /
+    return (N * (c.L * (34.0 * c.C + activation * c.F) + 4.0 * c.Vp()) + 8.0 * static_cast<double>(p.params.size())) /
            gpu.memory;
 }
 

@@ -190,7 +190,8 @@ TEST_CASE("kernels/attention_flash: later tokens change no bit of earlier rows")
     AttentionResult<bf16> a = run_flash(s, in);
     AttentionResult<bf16> b = run_flash(s, other);
     const int64_t kept = int64_t{cut} * s.NH * s.HS;
-    a.out.resize(kept), b.out.resize(kept);
+    a.out.resize(kept);
+    b.out.resize(kept);
     REQUIRE(same_bits(a.out, b.out));
     REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
 }

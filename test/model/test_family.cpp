@@ -155,7 +155,8 @@ TEST_CASE("model/family: both names of an activation in transformers are accepte
             for (const char* name : {"gelu_pytorch_tanh", "gelu"})
                 REQUIRE(error_with(j, "activation_function", name).empty());
         else
-            REQUIRE(error_with(j, "hidden_act", "swish").empty());
+            for (const char* name : {"silu", "swish", "gelu_pytorch_tanh", "gelu_new", "gelu"})
+                REQUIRE(error_with(j, "hidden_act", name).empty());
     }
 }
 

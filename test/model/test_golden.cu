@@ -12,7 +12,8 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int B = kGoldenB, T = kGoldenT;
+constexpr int B = kGoldenB;
+constexpr int T = kGoldenT;
 
 // Reasons for the bounds. In float, the longest chain of a result has some 30 roundings of 2^-24 and sums of at most 96
 // terms; the largest measured distance is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16,

@@ -26,8 +26,10 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
     using std::tanh;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i], k = std::sqrt(2.0 / M_PI);
-        const R u = k * (v + R(0.044715) * v * v * v), du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
+        const R v = x[i];
+        const R k = std::sqrt(2.0 / M_PI);
+        const R u = k * (v + R(0.044715) * v * v * v);
+        const R du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
         const R sech = R(2.0) / (exp(u) + exp(-u));
         dx.push_back(dout[i] * (R(0.5) * (R(1.0) + tanh(u)) + R(0.5) * v * sech * sech * du));
     }
@@ -49,7 +51,8 @@ std::vector<R> gelu_erf_backward(const std::vector<R>& x, const std::vector<R>& 
     using std::exp;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i], density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
+        const R v = x[i];
+        const R density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
         dx.push_back(dout[i] * (R(0.5) * erfc(-v / R(std::sqrt(2.0))) + v * density));
     }
     return dx;
