@@ -1,4 +1,5 @@
-// The forward pass of flash attention with mma, the instruction of sm_80 and later. Private to kernels/attention_flash*.
+// The forward pass of flash attention with mma, the instruction of sm_80 and later. Private to
+// kernels/attention_flash*.
 #pragma once
 
 #include "kernels/flash_calls.h"

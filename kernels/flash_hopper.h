@@ -61,8 +61,9 @@ struct HopperStage {
     }
 };
 
-// The mbarriers: one for the resident tiles (`resident`); and for each stage of each of RINGS rings one that completes when
-// the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it (`empty`).
+// The mbarriers: one for the resident tiles (`resident`); and for each stage of each of RINGS rings one that completes
+// when the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it
+// (`empty`).
 template <int STAGES, int RINGS>
 struct HopperBarriers {
     static constexpr int kCount = 1 + 2 * RINGS * STAGES;

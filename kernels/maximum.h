@@ -26,9 +26,9 @@ __device__ __forceinline__ int greatest(int maximum_bits, const Vec<float, W>& x
     return maximum_bits;
 }
 
-// Raises *to to `maximum_bits`, rounded to T, of each lane. On a GPU all lanes of the warp must call it: one lane acts for all,
-// and it reads *to first, which saves maximum_bits of the atomics because *to only grows. On a CPU each thread acts for itself,
-// because a warp-wide maximum would be slower.
+// Raises *to to `maximum_bits`, rounded to T, of each lane. On a GPU all lanes of the warp must call it: one lane acts
+// for all, and it reads *to first, which saves most of the atomics because *to only grows. On a CPU each thread acts
+// for itself, because a warp-wide maximum would be slower.
 template <typename T>
 __device__ __forceinline__ void raise_maximum(float* to, int maximum_bits) {
     if constexpr (kGpu) {

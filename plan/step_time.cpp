@@ -47,8 +47,8 @@ double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const Gp
 }
 
 // Returns the time of kernels other than products. Bytes per token and layer: 12 C for each of two norms, 10 C for the
-// residual stream and the biases, and for the activation 10 F, or 16 F with a gate. Besides, 4 Vp per token for the logits, and 8
-// per parameter for the gradients that a micro-batch adds to.
+// residual stream and the biases, and for the activation 10 F, or 16 F with a gate. Besides, 4 Vp per token for the
+// logits, and 8 per parameter for the gradients that a micro-batch adds to.
 double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
     const DecoderConfig& c = p.config;
     const double N = static_cast<double>(p.run.B) * p.run.T;

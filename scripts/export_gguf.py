@@ -66,7 +66,7 @@ def check_hash(path):
 def check_activation(path, config):
     key, values = ACTIVATIONS.get(config.get("model_type"), (None, ()))
     if key and config.get(key, values[0]) not in values:
-        raise UsageError(f"{path}: {key} is {config[key]}, but llama.cpp computes {values[0]} in every model of the type "
+        raise UsageError(f"{path}: {key} is {config[key]}, but llama.cpp computes {values[0]} in every model of type "
                          f"{config['model_type']}")
 
 

@@ -157,9 +157,11 @@ TEMPLATE_TEST_CASE("kernels/activation: large inputs saturate, NaN stays NaN", "
     const std::vector<ActivationAt> relu2 = {{-1e30f, 0, 0}, {-0.0f, 0, 0}, {0.0f, 0, 0}, {3.0f, 9.0f, 6}};
     for (const ActivationFunction& row : kActivations) {
         INFO(row.name);
-        const std::vector<ActivationAt>& expected = row.kind == ActivationKind::relu2    ? relu2
-                                                    : row.kind == ActivationKind::swiglu ? silu
-                                                                                         : gelu;
+        const auto points = [&]() -> const std::vector<ActivationAt>& {
+            if (row.kind == ActivationKind::relu2) return relu2;
+            return row.kind == ActivationKind::swiglu ? silu : gelu;
+        };
+        const std::vector<ActivationAt>& expected = points();
         std::vector<T> x;
         for (const ActivationAt& e : expected) x.push_back(T(e.x));
         x.push_back(T(NAN));
