@@ -33,10 +33,10 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
     Guarded<bf16> X(shifted, stream);
     Guarded<F> y(n + offset, stream);
     Guarded<F> yt(n + offset, stream);
-    Guarded<float> largest(std::vector<float>{maximum}, stream);
+    Guarded<float> x_maximum(std::vector<float>{maximum}, stream);
     Guarded<float> scale(1, stream);
     cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
-             X.data() + offset, largest.data(), rows, cols, stream);
+             X.data() + offset, x_maximum.data(), rows, cols, stream);
     const Fp8Format format = kFp8Format<F>;
     const auto largest = static_cast<float>(format.decode(format.largest));
     const float s = maximum == 0.0f ? 1.0f : std::min(largest / maximum, FLT_MAX);

@@ -9,7 +9,7 @@ import unittest
 
 from testing import ROOT, temporary_folder
 
-COMPILE = ("g++", "-std=c++20", "-fsyntax-only", "-fopenmp", "-Wall", "-Werror=switch", "-Wno-unknown-pragmas", "-x",
+COMPILE = ("g++", "-std=c++20", "-fsyntax-only", "-fmax-errors=1", "-fopenmp", "-Wall", "-Wno-unknown-pragmas", "-x",
            "c++")
 
 
