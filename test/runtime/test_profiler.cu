@@ -73,6 +73,6 @@ TEST_CASE("runtime/profiler: one profiler of a stream at a time, and its stream 
     zero(x.data(), 64, other.stream);
     Profiler profiler(context.stream);
     REQUIRE_THROWS_AS(Profiler(context.stream), Error);
-    gelu_forward(x.data(), x.data(), 64, other.stream);
+    activation_forward(ActivationKind::gelu, x.data(), x.data(), 1, 64, other.stream);
     REQUIRE(profiler.result().rows.empty());
 }
