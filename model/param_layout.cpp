@@ -108,16 +108,16 @@ ParamLayouts::ParamLayouts(const ParamTable& table, DType dtype, const ParamShar
           name_of(dtype));
     const ParamLayout whole = ParamLayout::whole(table);
     const auto own_from = [&](Sharding least) {
-        return shard.own && shard.sharding >= least ? ParamLayout::of_parts(*shard.own) : whole;
+        return shard.own_parts && shard.sharding >= least ? ParamLayout::of_parts(*shard.own_parts) : whole;
     };
     masters = own_from(dtype == DType::bf16 ? Sharding::optimizer : Sharding::all);
     if (dtype == DType::bf16) copy = own_from(Sharding::all);
     gradients = whole;
-    if (shard.own && shard.sharding >= Sharding::gradients) {
+    if (shard.own_parts && shard.sharding >= Sharding::gradients) {
         gradients = ParamLayout::windows(table);
         sums = own_from(Sharding::gradients);
     }
-    if (shard.own && shard.sharding == Sharding::all) weight_windows = ParamLayout::windows(table);
+    if (shard.own_parts && shard.sharding == Sharding::all) weight_windows = ParamLayout::windows(table);
 }
 
 }  // namespace teon

@@ -38,7 +38,6 @@ ALLOWED = {
     "cpu": "comma declarations ternary assignment adjective",
     "gpusim": "comma declarations ternary assignment adjective long",
     "kernels": "declarations ternary capitals adjective long parameters",
-    "model": "adjective",
     "optim": "comma declarations ternary adjective",
     "options": "adjective",
     "plan": "declarations capitals adjective long",
