@@ -1,6 +1,8 @@
 // Names of an enum whose values have one row of a table each.
 #pragma once
 
+#include <utility>
+
 #include "base/enum_names.h"
 
 namespace teon {
@@ -18,6 +20,18 @@ constexpr auto names_of_rows(const Row (&rows)[n]) {
         names[i] = {rows[i].kind, rows[i].name};
     }
     return names;
+}
+
+template <auto VALUE>
+using EnumConstant = std::integral_constant<decltype(VALUE), VALUE>;
+
+// Calls f(EnumConstant<value>()), so that code can be chosen by the value at compile time. E ends with `count`.
+template <typename E, typename F>
+void with_constant(E value, F f) {
+    [&]<size_t... i>(std::index_sequence<i...>) {
+        ((static_cast<size_t>(value) == i ? f(EnumConstant<static_cast<E>(i)>()) : void()), ...);
+    }
+    (std::make_index_sequence<static_cast<size_t>(E::count)>());
 }
 
 }  // namespace teon

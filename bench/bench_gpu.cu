@@ -14,13 +14,13 @@
 #include "base/integer.h"
 #include "bench/benchmark.h"
 #include "bench/training_step.h"
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/attention_flash.h"
 #include "kernels/classifier.h"
 #include "kernels/fill.h"
-#include "kernels/gelu.h"
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 
@@ -249,7 +249,17 @@ void step_kernels(Bench& b) {
         float* mean = m.take<float>(N);
         float* rstd = m.take<float>(N);
         b.kernel("norm forward", 2 * L + 1, 0, 2 * NC, [&] {
-            layernorm_forward(out, mean, rstd, static_cast<const T*>(nullptr), x, weight, bias, N, C, 1e-5f, stream);
+            norm_forward<T>(NormKind::layernorm,
+                            {.out = out,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .x = x,
+                             .weight = weight,
+                             .bias = bias,
+                             .N = N,
+                             .C = C,
+                             .eps = 1e-5f},
+                            stream);
         });
     }
     {
@@ -262,20 +272,38 @@ void step_kernels(Bench& b) {
         float* dw = m.take<float>(C);
         float* db = m.take<float>(C);
         float* dx_sums = m.take<float>(C);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(layernorm_backward_scratch_bytes(N, C)));
+        void* scratch = m.take<std::byte>(static_cast<int64_t>(norm_backward_scratch_bytes(NormKind::layernorm, N, C)));
         b.kernel("norm backward", 2 * L + 1, 0, 4 * NC, [&] {
-            layernorm_backward(dx, dw, db, dx_sums, scratch, dout, dx, x, mean, rstd, weight, N, C, true, stream);
+            norm_backward<T>(NormKind::layernorm,
+                             {.dx = dx,
+                              .dweight = dw,
+                              .dbias = db,
+                              .dx_sums = dx_sums,
+                              .scratch = scratch,
+                              .dout = dout,
+                              .dresidual = dx,
+                              .x = x,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .weight = weight,
+                              .N = N,
+                              .C = C,
+                              .accumulate = true},
+                             stream);
         });
     }
     {
         T* y = m.take<T>(int64_t{N} * F);
         T* x = m.take<T>(int64_t{N} * F);
-        b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
+        b.kernel("GELU forward", L, 0, 4.0 * N * F,
+                 [&] { activation_forward(ActivationKind::gelu, y, x, N, F, stream); });
         y = m.take<T>(int64_t{N} * F);
         x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(gelu_backward_scratch_bytes(N, F)));
-        b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, true, stream); });
+        void* scratch =
+            m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(ActivationKind::gelu, N, F)));
+        b.kernel("GELU backward", L, 0, 6.0 * N * F,
+                 [&] { activation_backward(ActivationKind::gelu, y, db, scratch, x, y, N, F, true, stream); });
     }
     {
         T* logits = m.take<T>(int64_t{chunk} * Vp);

@@ -172,20 +172,30 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* sc
 // probs = exp(scores - lse) and dscores = probs * (dprobs - scale * D), row by row, 0 for masked columns. dprobs is
 // dP * scale. probs may alias scores, and dscores may alias dprobs. DROPS: dprobs is the gradient after dropout, and
 // probs are dropped.
+template <typename T>
+struct SoftmaxBackward {
+    T* probs;
+    T* dscores;
+    const float* scores;
+    const float* dprobs;
+    const T* dout;
+    const T* out;
+    const float* lse;
+    const int* doc_start;
+};
 template <typename T, typename Shape, bool DROPS>
-__global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const float* scores, const float* dprobs,
-                                                  const T* dout, const T* out, const float* lse, const int* doc_start,
-                                                  RowBlock block, int HS, float scale, DropoutMask mask) {
+__global__ void attention_softmax_backward_kernel(SoftmaxBackward<T> a, RowBlock block, int HS, float scale,
+                                                  DropoutMask mask) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
-    const ScoreRow<Shape> r(block, doc_start);
+    const ScoreRow<Shape> r(block, a.doc_start);
     if (!r.exists) return;
 
     const int64_t b = r.head / block.NH;
     const int64_t h = r.head % block.NH;
     const int64_t offset = ((b * block.T + r.t) * block.NH + h) * HS;
-    const T* dy = dout + offset;
-    const T* y = out + offset;
+    const T* dy = a.dout + offset;
+    const T* y = a.out + offset;
     Vec<float, W> partial{};
     for (int c = Shape::lane() * W; c < HS; c += kStride) {
         if (HS - c >= W) {
@@ -198,14 +208,14 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
 
     const int64_t ld = block.ld();
     const int64_t start = r.row * ld;
-    const float row_lse = lse[r.head * block.T + r.t];
+    const float row_lse = a.lse[r.head * block.T + r.t];
     for (int j = Shape::lane() * W; j < ld; j += kStride) {
         // store_floats rounds them: rounding in the loop over exp would keep g++ from vectorizing it.
         Vec<float, W> p{};
         Vec<float, W> ds{};
         if (j + W > r.first && j <= r.t) {
-            auto s = load_vec<W>(scores + start + j);
-            auto dp = load_vec<W>(dprobs + start + j);
+            auto s = load_vec<W>(a.scores + start + j);
+            auto dp = load_vec<W>(a.dprobs + start + j);
             [[maybe_unused]] Vec<float, W> factor;
             if constexpr (DROPS) {
                 factor = r.dropout(block, mask).template factors<W>(j);
@@ -218,8 +228,8 @@ __global__ void attention_softmax_backward_kernel(T* probs, T* dscores, const fl
             }
             if constexpr (DROPS) FOR_VEC(i, W) p[i] *= factor[i];
         }
-        store_floats(probs + start + j, p);
-        store_floats(dscores + start + j, ds);
+        store_floats(a.probs + start + j, p);
+        store_floats(a.dscores + start + j, ds);
     }
 }
 
@@ -307,11 +317,18 @@ struct BatchedGemm {
     void operator()(const Mat& C, const Mat& A, bool trans_a, const Mat& B, bool trans_b, int M, int N, int K,
                     float alpha, float beta) const {
         Gemm g;
-        g.M = M, g.N = N, g.K = K;
-        g.A = A, g.B = B, g.C = C;
-        g.trans_a = trans_a, g.trans_b = trans_b;
-        g.alpha = alpha, g.beta = beta;
-        g.batch_inner = s.NKV, g.batch_outer = s.B;
+        g.M = M;
+        g.N = N;
+        g.K = K;
+        g.A = A;
+        g.B = B;
+        g.C = C;
+        g.trans_a = trans_a;
+        g.trans_b = trans_b;
+        g.alpha = alpha;
+        g.beta = beta;
+        g.batch_inner = s.NKV;
+        g.batch_outer = s.B;
         linalg.gemm(g);
     }
 };
@@ -403,9 +420,11 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
     Mat dV;
     const int dkv_columns = 2 * s.NKV * s.HS;
     if constexpr (std::is_same_v<T, float>) {
-        dK = heads.key_value(dqkv, width, s.NH), dV = heads.key_value(dqkv, width, s.NH + s.NKV);
+        dK = heads.key_value(dqkv, width, s.NH);
+        dV = heads.key_value(dqkv, width, s.NH + s.NKV);
     } else {
-        dK = heads.key_value(work.dkv, dkv_columns, 0), dV = heads.key_value(work.dkv, dkv_columns, s.NKV);
+        dK = heads.key_value(work.dkv, dkv_columns, 0);
+        dV = heads.key_value(work.dkv, dkv_columns, s.NKV);
     }
 
     // Starts with the last block, which sees all keys and so writes all of dK and dV; the others add to them.
@@ -422,8 +441,9 @@ void backward_group(T* dqkv, void* scratch, const T* dout, const T* qkv, const T
         }
         for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
             launch<attention_softmax_backward_kernel<T, Shape, DROPS>>(
-                {Shape::blocks(block.count()), Shape::kBlock}, context.stream, work.probs, work.dscores, work.scores,
-                work.dprobs, dout, out, lse, doc_start, block, s.HS, scale, dropout);
+                {Shape::blocks(block.count()), Shape::kBlock}, context.stream,
+                SoftmaxBackward<T>{work.probs, work.dscores, work.scores, work.dprobs, dout, out, lse, doc_start},
+                block, s.HS, scale, dropout);
         });
         for (int g = 0; g < heads.group; ++g) {
             const Mat Q = heads.query(qkv, width, g, begin);

@@ -1,128 +1,119 @@
-// Causal self-attention on tensor cores, tile by tile, so that scores stay in registers (Dao et al. 2022,
-// https://arxiv.org/abs/2205.14135; Dao 2023, https://arxiv.org/abs/2307.08691). With c = log2(e) / sqrt(HS), S = Q K^T
-// and lse2 = log2(e) lse:
-//
-//   forward    one block per tile of queries, over the tiles of keys that it sees. Running maximum m and sum l per row:
-//              m' = max(m, c max S),  P = 2^(c S - m'),  l = 2^(m - m') l + rowsum P,  O = 2^(m - m') O + P V;
-//              in the end O / l and lse = ln(2) m + ln(l)
-//   backward   P = 2^(c S - lse2),  dP = dO V^T,  D = rowsum(dO * O),  dS = P * (dP - D),
-//              dV = P^T dO,  dK = dS^T Q / sqrt(HS)   one block per tile of keys, over the queries that see it
-//              dQ = dS K / sqrt(HS)                   one block per tile of queries
-//
-// The backward pass computes S and dP twice: several blocks that add to one dQ would need float atomics, whose order is
-// not fixed, or would have to wait for each other. The pass for dK and dV computes the transposed S^T = K Q^T,
-// so that P^T and dS^T are in the registers in which the products dV and dK expect their left operand.
-//
-// Q, K and V are read from the packed layout, and O, dQ, dK and dV are written in theirs. One block adds up the query
-// heads that share a key/value head, in order. While one tile is multiplied, cp_async fetches the next; one barrier per
-// tile both publishes the next tile and frees the previous one. Tiles that no row sees are never read: keys beyond the
-// diagonal, and documents that end before or begin after the tile (doc_start does not decrease, so that the first row
-// of a tile has the smallest value).
-//
-// A block has four warps, each with 16 or 32 rows of the resident tile. 32 rows use every fragment of the streamed
-// tiles twice, which halves the traffic from shared memory, the tighter limit on sm_80 and sm_90. HS = 128 leaves
-// registers for only 16 rows in the backward pass. Tile sizes are such that two blocks fit on a multiprocessor: 64 KiB
-// of shared memory and 255 registers, see `make check-cuda`.
-//
-// On sm_90a attention_flash_hopper.cu and attention_flash_backward_hopper.cu replace all of this.
+// Flash attention: checks its arguments, chooses an implementation (flash_implementations.h) and calls it.
+// attention_flash_mma.cu describes the method.
 #include "kernels/attention_flash.h"
-#include "kernels/attention_flash_hopper.h"
-#include "kernels/flash_softmax.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "base/integer.h"
+#include "kernels/column_sums.h"
+#include "kernels/flash_implementations.h"
+#include "kernels/flash_shape.h"
 
 namespace teon {
 
 namespace {
 
+// stats (B, NH, T): log2(e) lse and D of each row. HS / 8 threads share a row. The grid is (rows of a sequence,
+// sequences).
 template <int HS>
-struct ForwardTiles {
-    static constexpr int kQueries = 128, kKeys = HS == 64 ? 64 : 32;
-    static constexpr int M = kQueries / (16 * kFlashWarps), N = kKeys / 8, C = HS / 8;
-    static constexpr bool kHold = HS == 64;
-    using Query = FlashTile<kQueries, HS>;
-    using Key = FlashTile<kKeys, HS>;
-    static constexpr size_t kBytes = (Query::kElements + 4 * Key::kElements) * sizeof(bf16);
-};
-
-template <int HS>
-__global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
-    flash_attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape<HS> s) {
+__global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, const bf16* out, const float* lse,
+                                             FlashShape<HS> s) {
     wait_for_earlier_kernels();
-    using Tiles = ForwardTiles<HS>;
-    constexpr int M = Tiles::M;
-    constexpr int N = Tiles::N;
-    constexpr int C = Tiles::C;
-    constexpr int kKeys = Tiles::kKeys;
-    DYN_SHARED(bf16, shared);
-    const typename Tiles::Query Q{shared};
-    const typename Tiles::Query warp_Q = Q.from(16 * M * warp_of_thread());
-    auto keys = [&](int stage) {
-        return typename Tiles::Key{shared + Q.kElements + 2 * stage * Tiles::Key::kElements};
-    };
-    auto values = [&](int stage) { return typename Tiles::Key{keys(stage).memory + Tiles::Key::kElements}; };
-
-    const int b = static_cast<int>(blockIdx.z);
-    const int h = static_cast<int>(blockIdx.y);
-    const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // the longest blocks start first
-    const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
-    const int begin = s.first_key(b, query) / kKeys * kKeys;
-    const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());
-
-    const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);
-    auto fetch = [&](int key, int stage) {
-        keys(stage).start_copy(next, s.packed_row, s.T - key);
-        values(stage).start_copy(next + s.NKV * HS, s.packed_row, s.T - key);
-        next += kKeys * s.packed_row;
-    };
-    Q.start_copy(Q.first_chunk(s.packed(qkv, b, query, h), s.packed_row), s.packed_row, s.T - query);
-    fetch(begin, 0);
-    finish_copies();
-
-    float o[M][C][4] = {};
-    FlashSoftmax<M> softmax;
-    FlashOperand<M, HS / 16, Tiles::kHold> q;
-    q.hold(warp_Q);
-
-    for (int key = begin, stage = 0; key < end; key += kKeys, stage ^= 1) {
-        if (key + kKeys < end) fetch(key + kKeys, stage ^ 1);
-        if (rows.see_any(key, key + kKeys)) {
-            float scores[M][N][4] = {};
-            float shrink[M][2];
-            tile_multiply<M, N, HS / 16>(
-                scores, [&](auto& a, int m, int k) { q.get(a, warp_Q, m, k); },
-                [&](auto& k2, int n, int k) { keys(stage).load_b_of_rows(k2, 16 * n, k); });
-            softmax.step(scores, shrink, rows, key, s.scale_log2);
-            flash_scale_rows(o, shrink);
-            tile_multiply<M, C, kKeys / 16>(
-                o, [&](auto& a, int m, int k) { tile_pack_a(a, scores[m], k); },
-                [&](auto& v2, int n, int k) { values(stage).load_b(v2, 16 * k, n); });
-        }
-        finish_copies();
+    constexpr int kLanes = HS / 8;
+    const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int row = static_cast<int>(thread / kLanes);
+    const int rows = s.T * s.NH;
+    const int b = static_cast<int>(blockIdx.y);
+    float D = 0.0f;
+    if (row < rows) {
+        const int64_t begin = static_cast<int64_t>(b) * s.T * s.plain_row + thread * 8;
+        const auto dy = load_vec<8>(dout + begin);
+        const auto y = load_vec<8>(out + begin);
+        FOR_VEC(i, 8) D += static_cast<float>(dy[i]) * static_cast<float>(y[i]);
     }
-
-    softmax.finish(o, lse, rows, h);
-    warp_Q.store(s.plain(out, b, rows.first, h), s.plain_row, s.T - rows.first, o);
+#pragma unroll
+    for (int bit = kLanes / 2; bit > 0; bit /= 2) D += __shfl_xor_sync(0xffffffffu, D, bit);
+    if (row < rows && thread % kLanes == 0) {
+        const int64_t at = s.row(b, row % s.NH, row / s.NH);
+        stats[at] = RowStats{{lse[at] * kLog2E, D}};
+    }
 }
 
-static_assert(kFlashBlocksFit<ForwardTiles<64>, ForwardTiles<128>>);
+constexpr int kWarpRows = 16;  // the fewest rows that a row of column sums covers
+
+// Bytes of the parts of scratch, in their order.
+struct BackwardScratch {
+    size_t stats, column_sums;
+    BackwardScratch(const AttentionShape& s, bool sums_columns) {
+        const auto floats = [](int64_t n) { return round_up(static_cast<size_t>(n) * sizeof(float), size_t{256}); };
+        stats = floats(int64_t{2} * s.B * s.NH * s.T);
+        column_sums = sums_columns ? floats(int64_t{s.B} * ceil_div(s.T, kWarpRows) * s.qkv_width()) : 0;
+    }
+};
+
+bool supports_sizes(const AttentionShape& s) {
+    constexpr int kGridLimit = 65535;
+    return s.B >= 1 && s.B <= kGridLimit && s.T >= 1 && s.NKV >= 1 && s.NH >= 1 && s.NH <= kGridLimit &&
+           s.NH % s.NKV == 0;
+}
+
+// Throws Error if no implementation supports the shape or a pointer's alignment.
+void check(const AttentionShape& s, std::initializer_list<const void*> pointers) {
+    CHECK(flash_attention_supports(s, DType::bf16),
+          "flash attention: B={} T={} NH={} NKV={} HS={}, expected a head size of 64 or 128, NH a multiple of NKV, and "
+          "B and NH at most 65535",
+          s.B, s.T, s.NH, s.NKV, s.HS);
+    for (const void* p : pointers)
+        CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0, "flash attention: a tensor is not 16-byte aligned");
+}
+
+// The implementation for this device.
+const FlashImplementation& implementation(int head_size) {
+    static const int capability = device_info().compute_capability;
+    const FlashImplementation* row = flash_implementation(
+        capability, head_size, DType::bf16, [&](const FlashImplementation& r) { return r.has_code(head_size); });
+    CHECK(row != nullptr, "flash attention: this program has no kernels for compute capability {}", capability);
+    return *row;
+}
 
 }  // namespace
 
 bool flash_attention_supports(const AttentionShape& s, DType dtype) {
-    return dtype == DType::bf16 && flash_supports(s);
+    return supports_sizes(s) && std::any_of(std::begin(kFlashImplementations), std::end(kFlashImplementations),
+                                            [&](const auto& row) { return row.supports(s.HS, dtype); });
 }
 
 bool flash_attention_is_fast() { return kTensorCores; }
 
+size_t flash_attention_scratch_bytes(const AttentionShape& s, bool sums_columns) {
+    const BackwardScratch parts(s, sums_columns);
+    return parts.stats + parts.column_sums;
+}
+
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream) {
-    for_flash_head_size(s, {out, qkv}, [&]<int HS>(Constant<HS>) {
-        if (flash_attention_hopper_runs<HS>())
-            return flash_attention_hopper_forward<HS>(out, lse, qkv, FlashShape<HS>(s, doc_start), s.B, stream);
-        using Tiles = ForwardTiles<HS>;
-        launch<flash_attention_forward_kernel<HS>>(
-            {dim3(flash_tiles(s.T, Tiles::kQueries), s.NH, s.B), kFlashThreads, Tiles::kBytes}, stream, out, lse, qkv,
-            FlashShape<HS>(s, doc_start));
+    check(s, {out, qkv});
+    implementation(s.HS).forward({out, lse, qkv, doc_start, s}, stream);
+}
+
+void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
+                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
+                              float* dbias, bool accumulate) {
+    check(s, {dqkv, scratch, dout, qkv, out});
+    const BackwardScratch parts(s, dbias != nullptr);
+    auto* const stats = static_cast<RowStats*>(scratch);
+    auto* const partial = dbias ? reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + parts.stats) : nullptr;
+    with_flash_head_size(s.HS, [&]<int HS>(Constant<HS>) {
+        constexpr int kStatsThreads = 256;
+        constexpr int kRowsPerBlock = kStatsThreads / (HS / 8);
+        launch<flash_attention_stats_kernel<HS>>({dim3(ceil_div(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
+                                                 stream, stats, dout, out, lse, FlashShape<HS>(s, doc_start));
     });
+    const int rows = implementation(s.HS).backward({dqkv, partial, dout, qkv, stats, doc_start, s}, stream);
+    if (dbias == nullptr) return;
+    const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
+    add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);
 }
 
 }  // namespace teon

@@ -8,6 +8,7 @@
 // The products with the scores of one tile run together with those that compute the scores of the next.
 #include "kernels/attention_flash_backward_hopper.h"
 
+#include "kernels/flash_backward.h"
 #include "kernels/flash_hopper.h"
 
 namespace teon {
@@ -17,7 +18,9 @@ namespace {
 // Shared by both passes: two resident tiles for each consumer, and two streamed tiles per stage.
 template <int HS>
 struct HopperBackward {
-    static constexpr int kRows = 64, kStay = kRows * kHopperConsumers, kStages = HS == 64 ? 6 : 3;
+    static constexpr int kRows = 64;
+    static constexpr int kResident = kRows * kHopperConsumers;  // rows of the resident tiles
+    static constexpr int kStages = HS == 64 ? 6 : 3;
     static constexpr int kFragments = kRows / 8;
     using Tile = HopperTile<kRows, HS>;
     using Barriers = HopperBarriers<kStages, 1>;
@@ -39,8 +42,8 @@ struct HopperBackward {
         return shared + tile * (Tile::kBytes / static_cast<int>(sizeof(bf16)));
     }
     // The index of a consumer's resident tile or a stage's streamed tile: keys or queries (0), values or dO (1).
-    static __device__ __forceinline__ int staying(int consumer, int which) { return 2 * consumer + which; }
-    static __device__ __forceinline__ int passing(int stage, int which) {
+    static __device__ __forceinline__ int resident_tile(int consumer, int which) { return 2 * consumer + which; }
+    static __device__ __forceinline__ int streamed_tile(int stage, int which) {
         return 2 * (kHopperConsumers + stage) + which;
     }
     __device__ __forceinline__ Tile tile(int index) const { return {SharedAddress(memory(index))}; }
@@ -51,32 +54,32 @@ struct HopperBackward {
         return reinterpret_cast<int*>(stats(kStages)) + stage * kRows;
     }
 
-    __device__ __forceinline__ void bring(int index, const TensorMap& map, int of_head, int row,
-                                          uint64_t* barrier) const {
-        tile(index).bring(map, of_head, row, b, barrier);
+    __device__ __forceinline__ void load(int index, const TensorMap& map, int of_head, int row,
+                                         uint64_t* barrier) const {
+        tile(index).load(map, of_head, row, b, barrier);
     }
-    __device__ __forceinline__ void bring_keys(int index, const TensorMap& qkv, int kv, int row,
-                                               uint64_t* barrier) const {
-        bring(index, qkv, s.NH + kv, row, barrier);
-        bring(index + 1, qkv, s.NH + s.NKV + kv, row, barrier);
+    __device__ __forceinline__ void load_keys(int index, const TensorMap& qkv, int kv, int row,
+                                              uint64_t* barrier) const {
+        load(index, qkv, s.NH + kv, row, barrier);
+        load(index + 1, qkv, s.NH + s.NKV + kv, row, barrier);
     }
-    __device__ __forceinline__ void bring_queries(int index, const TensorMap& qkv, const TensorMap& dout, int h,
-                                                  int row, uint64_t* barrier) const {
-        bring(index, qkv, h, row, barrier);
-        bring(index + 1, dout, h, row, barrier);
+    __device__ __forceinline__ void load_queries(int index, const TensorMap& qkv, const TensorMap& dout, int h, int row,
+                                                 uint64_t* barrier) const {
+        load(index, qkv, h, row, barrier);
+        load(index + 1, dout, h, row, barrier);
     }
 
     // x = A B^T of a resident tile A and a streamed tile B.
     __device__ __forceinline__ void multiply_rows(Scores& x, int stage, int which) const {
-        const Tile a = tile(staying(hopper_consumer(), which));
-        const Tile b = tile(passing(stage, which));
+        const Tile a = tile(resident_tile(hopper_consumer(), which));
+        const Tile b = tile(streamed_tile(stage, which));
 #pragma unroll
         for (int k = 0; k < HS / 16; ++k) warpgroup_multiply(x[0], a.rows(k), b.rows(k), k > 0);
         warpgroup_commit();
     }
     // sum += packed scores times a streamed tile.
     __device__ __forceinline__ void multiply_columns(Gradient& sum, const Packed& packed, int stage, int which) const {
-        const Tile b = tile(passing(stage, which));
+        const Tile b = tile(streamed_tile(stage, which));
 #pragma unroll
         for (int k = 0; k < kRows / 16; ++k) warpgroup_multiply_columns(sum[0], packed[k], b.columns(k), true);
     }
@@ -84,45 +87,67 @@ struct HopperBackward {
 #pragma unroll
         for (int k = 0; k < kRows / 16; ++k) tile_pack_a(packed[k], x[0], k);
     }
-    // A consumer's loop over the streamed tiles. For tile i it starts P and dP; scores(groups, stage, i) waits for them
-    // while up to `groups` later groups run; pack() converts the scores to operands; gradients(stage) multiplies them;
-    // await() waits for these products. OVERLAP: the products of a tile run together with the next tile's P and dP,
-    // which takes registers for both.
-    template <bool OVERLAP, typename Score, typename Pack, typename Multiply, typename Await>
-    __device__ __forceinline__ void run(int tiles, Scores& p, Scores& dp, Score scores, Pack pack, Multiply gradients,
-                                        Await await) const {
-        Stage now;
-        const auto begin = [&] {
-            mbarrier_wait(barriers.full(now.index), now.parity);
-            warpgroup_begin();
-            multiply_rows(p, now.index, 0);
-            multiply_rows(dp, now.index, 1);
-        };
-        const auto end = [&] {
-            warpgroup_begin();
-            gradients(now.index);
-            warpgroup_commit();
-            await();
-        };
-        mbarrier_wait(barriers.stay(), 0);
-        begin();
-        scores(Constant<0>{}, now.index, 0);
+    // Starts P and dP of the streamed tile of `stage`.
+    __device__ __forceinline__ void start_scores(Scores& p, Scores& dp, const Stage& stage) const {
+        mbarrier_wait(barriers.full(stage.index), stage.parity);
+        warpgroup_begin();
+        multiply_rows(p, stage.index, 0);
+        multiply_rows(dp, stage.index, 1);
+    }
+    // A consumer's loop over the streamed tiles. scores(groups, stage, i) waits for P and dP of tile i while up to
+    // `groups` later groups run; pack() converts the scores to operands; gradients(stage) starts their products, for
+    // which wait() waits.
+    //
+    // Here the products of a tile run together with the next tile's P and dP, which takes registers for both.
+    template <typename Score, typename Pack, typename Multiply, typename Wait>
+    __device__ __forceinline__ void run_overlapped(int tiles, Scores& p, Scores& dp, Score scores, Pack pack,
+                                                   Multiply gradients, Wait wait) const {
+        Stage stage;
+        mbarrier_wait(barriers.resident(), 0);
+        start_scores(p, dp, stage);
+        scores(Constant<0>{}, stage.index, 0);
         pack();
         for (int i = 1; i < tiles; ++i) {
-            const int before = now.index;
-            if constexpr (!OVERLAP) end();
-            now.advance();
-            begin();
-            if constexpr (OVERLAP) {
-                gradients(before);
-                warpgroup_commit();
-            }
-            scores(Constant<OVERLAP>{}, now.index, i);
-            if constexpr (OVERLAP) await();
-            barriers.leave(before);
+            const int previous = stage.index;
+            stage.advance();
+            start_scores(p, dp, stage);
+            gradients(previous);
+            warpgroup_commit();
+            scores(Constant<1>{}, stage.index, i);
+            wait();
+            barriers.arrive_empty(previous);
             pack();
         }
-        end();
+        warpgroup_begin();
+        gradients(stage.index);
+        warpgroup_commit();
+        wait();
+    }
+    // The same, one after the other.
+    template <typename Score, typename Pack, typename Multiply, typename Wait>
+    __device__ __forceinline__ void run_in_turn(int tiles, Scores& p, Scores& dp, Score scores, Pack pack,
+                                                Multiply gradients, Wait wait) const {
+        Stage stage;
+        const auto multiply_gradients = [&] {
+            warpgroup_begin();
+            gradients(stage.index);
+            warpgroup_commit();
+            wait();
+        };
+        mbarrier_wait(barriers.resident(), 0);
+        start_scores(p, dp, stage);
+        scores(Constant<0>{}, stage.index, 0);
+        pack();
+        for (int i = 1; i < tiles; ++i) {
+            multiply_gradients();
+            const int previous = stage.index;
+            stage.advance();
+            start_scores(p, dp, stage);
+            scores(Constant<0>{}, stage.index, i);
+            barriers.arrive_empty(previous);
+            pack();
+        }
+        multiply_gradients();
     }
     // Writes rows of the packed gradient, through the memory of resident tile `which`, and their column sums.
     __device__ __forceinline__ void store(bf16* dqkv, float* partial, int of_head, int row, int which,
@@ -130,7 +155,7 @@ struct HopperBackward {
         const int first = row + kRows * hopper_consumer() + 16 * hopper_warp();
         flash_column_sums(partial, s, b, first, of_head, x);
         hopper_store<kRows, HS>(s.packed(dqkv, b, first, of_head), s.packed_row, s.T - first,
-                                memory(staying(hopper_consumer(), which)), 16 * hopper_warp(), x);
+                                memory(resident_tile(hopper_consumer(), which)), 16 * hopper_warp(), x);
     }
 };
 
@@ -145,8 +170,8 @@ struct HopperKeyGradient : HopperBackward<HS> {
     __device__ __forceinline__ HopperKeyGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : Base{s, shared, {barriers}} {
         documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
-        key = static_cast<int>(blockIdx.x) * Base::kStay;  // in order: the longest blocks start first
-        const int last = key + Base::kStay < s.T ? key + Base::kStay - 1 : s.T - 1;
+        key = static_cast<int>(blockIdx.x) * Base::kResident;  // in order: the longest blocks start first
+        const int last = key + Base::kResident < s.T ? key + Base::kResident - 1 : s.T - 1;
         end = documents ? document_end(documents, last, s.T) : s.T;
     }
 
@@ -163,14 +188,14 @@ struct HopperKeyGradient : HopperBackward<HS> {
     __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats* stats) const {
         typename Base::Stage stage;
         if (threadIdx.x == 0) {
-            mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
+            mbarrier_expect(barriers.resident(), 2 * kHopperConsumers * Base::Tile::kBytes);
             for (int c = 0; c < kHopperConsumers; ++c)
-                this->bring_keys(this->staying(c, 0), qkv, head, key + c * kRows, barriers.stay());
+                this->load_keys(this->resident_tile(c, 0), qkv, head, key + c * kRows, barriers.resident());
             for_tiles([&](int h, int query) {
                 uint64_t* const full = barriers.full(stage.index);
                 mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
                 mbarrier_expect(full, 2 * Base::Tile::kBytes);
-                this->bring_queries(this->passing(stage.index, 0), qkv, dout, h, query, full);
+                this->load_queries(this->streamed_tile(stage.index, 0), qkv, dout, h, query, full);
                 stage.advance();
             });
         } else if (warp_of_thread() == 1) {  // statistics are 0 in rows beyond T
@@ -222,11 +247,15 @@ struct HopperKeyGradient : HopperBackward<HS> {
             this->multiply_columns(dv, packed_p, stage, 1);
             this->multiply_columns(dk, packed_ds, stage, 0);
         };
-        const auto await = [&] {
+        const auto wait = [&] {
             warpgroup_wait<0>(dv[0]);
             warpgroup_wait<0>(dk[0]);
         };
-        this->template run<HS == 64>(s.group * ceil_div(end - key, kRows), p, ds, scores, pack, gradients, await);
+        const int tiles = s.group * ceil_div(end - key, kRows);
+        if constexpr (HS == 64)
+            this->run_overlapped(tiles, p, ds, scores, pack, gradients, wait);
+        else
+            this->run_in_turn(tiles, p, ds, scores, pack, gradients, wait);
         flash_scale(dk, s.scale);
         named_barrier_wait(1 + hopper_consumer(), kWarpgroupThreads);  // all four warps have read the resident tiles
         this->store(dqkv, partial, s.NH + head, key, 0, dk);
@@ -243,21 +272,21 @@ struct HopperQueryGradient : HopperBackward<HS> {
 
     __device__ __forceinline__ HopperQueryGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : Base{s, shared, {barriers}} {
-        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kStay;  // the longest blocks start first
-        end = query + Base::kStay < s.T ? query + Base::kStay : s.T;
+        query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kResident;  // the longest blocks start first
+        end = query + Base::kResident < s.T ? query + Base::kResident : s.T;
         begin = s.first_key(b, query) / kRows * kRows;
     }
 
     __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats*) const {
         if (threadIdx.x != 0) return;
-        mbarrier_expect(barriers.stay(), 2 * kHopperConsumers * Base::Tile::kBytes);
+        mbarrier_expect(barriers.resident(), 2 * kHopperConsumers * Base::Tile::kBytes);
         for (int c = 0; c < kHopperConsumers; ++c)
-            this->bring_queries(this->staying(c, 0), qkv, dout, head, query + c * kRows, barriers.stay());
+            this->load_queries(this->resident_tile(c, 0), qkv, dout, head, query + c * kRows, barriers.resident());
         typename Base::Stage stage;
         for (int key = begin; key < end; key += kRows, stage.advance()) {
             mbarrier_wait(barriers.empty(stage.index), stage.parity ^ 1);
             mbarrier_expect(barriers.full(stage.index), 2 * Base::Tile::kBytes);
-            this->bring_keys(this->passing(stage.index, 0), qkv, head / s.group, key, barriers.full(stage.index));
+            this->load_keys(this->streamed_tile(stage.index, 0), qkv, head / s.group, key, barriers.full(stage.index));
         }
     }
 
@@ -289,7 +318,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
             }
             if (!rows.see_all(key, key + kRows)) flash_mask(ds, rows, key, 0.0f);
         };
-        this->template run<true>(
+        this->run_overlapped(
             ceil_div(end - begin, kRows), p, ds, scores, [&] { this->pack_scores(packed, ds); },
             [&](int stage) { this->multiply_columns(dq, packed, stage, 0); }, [&] { warpgroup_wait<0>(dq[0]); });
         flash_scale(dq, s.scale);
@@ -332,23 +361,20 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 }  // namespace
 
-template <int HS>
-void flash_attention_hopper_backward(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
-                                     const RowStats* stats, const FlashShape<HS>& s, int B, const Stream& stream) {
-    using Pass = HopperBackward<HS>;
-    const TensorMap of_qkv = tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows);
-    const TensorMap of_dout = tensor_map(dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
-    const int tiles = flash_tiles(s.T, Pass::kStay);
-    launch<flash_attention_hopper_key_gradient_kernel<HS>>({dim3(tiles, s.NKV, B), kHopperThreads, Pass::kBytes},
-                                                           stream, dqkv, partial, of_qkv, of_dout, stats, s);
-    launch<flash_attention_hopper_query_gradient_kernel<HS>>({dim3(tiles, s.NH, B), kHopperThreads, Pass::kBytes},
-                                                             stream, dqkv, partial, of_qkv, of_dout, stats, s);
+int flash_attention_hopper_backward(const FlashBackward& a, const Stream& stream) {
+    return with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
+        using Pass = HopperBackward<HS>;
+        const FlashShape<HS> s(a.shape, a.doc_start);
+        const int B = a.shape.B;
+        const TensorMap qkv = tensor_map(a.qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows);
+        const TensorMap dout = tensor_map(a.dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);
+        const int tiles = ceil_div(s.T, Pass::kResident);
+        launch<flash_attention_hopper_key_gradient_kernel<HS>>({dim3(tiles, s.NKV, B), kHopperThreads, Pass::kBytes},
+                                                               stream, a.dqkv, a.partial, qkv, dout, a.stats, s);
+        launch<flash_attention_hopper_query_gradient_kernel<HS>>({dim3(tiles, s.NH, B), kHopperThreads, Pass::kBytes},
+                                                                 stream, a.dqkv, a.partial, qkv, dout, a.stats, s);
+        return 16;  // of a warp
+    });
 }
-
-#define FOR_HEAD_SIZE(HS)                                                                                       \
-    template void flash_attention_hopper_backward<HS>(bf16*, float*, const bf16*, const bf16*, const RowStats*, \
-                                                      const FlashShape<HS>&, int, const Stream&);
-FOR_HEAD_SIZE(64)
-FOR_HEAD_SIZE(128)
 
 }  // namespace teon

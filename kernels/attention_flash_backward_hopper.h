@@ -1,17 +1,12 @@
-// The backward pass of flash attention on sm_90a, in two passes. Private to kernels/attention_flash*.cu.
+// The backward pass of flash attention with wgmma, in two passes. Private to kernels/attention_flash*.
 #pragma once
 
-#include "kernels/flash_backward.h"
+#include "kernels/flash_calls.h"
 #include "runtime/device.h"
 
 namespace teon {
 
-inline constexpr int kHopperWarpRows = 16;  // rows of a row of `partial` (flash_column_sums)
-
-// For head sizes 64 and 128, if flash_attention_hopper_runs(): flash_attention_backward for B sequences, after the
-// rows' statistics, equal to rounding.
-template <int HS>
-void flash_attention_hopper_backward(bf16* dqkv, float* partial, const bf16* dout, const bf16* qkv,
-                                     const RowStats* stats, const FlashShape<HS>& s, int B, const Stream& stream);
+// Returns the number of rows that a row of `partial` sums.
+int flash_attention_hopper_backward(const FlashBackward& a, const Stream& stream);
 
 }  // namespace teon

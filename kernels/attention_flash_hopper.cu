@@ -18,7 +18,8 @@ namespace {
 
 template <int HS>
 struct HopperForward {
-    static constexpr int kRows = 128, kStages = HS == 64 ? 4 : 2;  // kRows: of a tile of queries or keys
+    static constexpr int kRows = 128;
+    static constexpr int kStages = HS == 64 ? 4 : 2;  // kRows: of a tile of queries or keys
     using Tile = HopperTile<kRows, HS>;
     using Barriers = HopperBarriers<kStages, 2>;  // rings of keys and of values
     using Stage = HopperStage<kStages>;
@@ -32,7 +33,8 @@ struct HopperForward {
 
     __device__ __forceinline__ HopperForward(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : s(s), shared(shared), barriers{barriers} {
-        b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y);
+        b = static_cast<int>(blockIdx.z);
+        h = static_cast<int>(blockIdx.y);
         query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest blocks start first
         end = query + kRows < s.T ? query + kRows : s.T;
         begin = s.first_key(b, query) / kRows * kRows;
@@ -44,15 +46,15 @@ struct HopperForward {
 
     __device__ __forceinline__ void produce(const TensorMap& qkv) const {
         if (threadIdx.x != 0) return;
-        mbarrier_expect(barriers.stay(), Tile::kBytes);
-        queries().bring(qkv, h, query, b, barriers.stay());
+        mbarrier_expect(barriers.resident(), Tile::kBytes);
+        queries().load(qkv, h, query, b, barriers.resident());
         Stage stage;
         for (int key = begin; key < end; key += kRows, stage.advance()) {
             for (int ring = 0; ring < 2; ++ring) {
                 mbarrier_wait(barriers.empty(stage.index, ring), stage.parity ^ 1);
                 mbarrier_expect(barriers.full(stage.index, ring), Tile::kBytes);
                 tile(stage.index, ring)
-                    .bring(qkv, s.NH + ring * s.NKV + h / s.group, key, b, barriers.full(stage.index, ring));
+                    .load(qkv, s.NH + ring * s.NKV + h / s.group, key, b, barriers.full(stage.index, ring));
             }
         }
     }
@@ -61,8 +63,8 @@ struct HopperForward {
         constexpr int N = kRows / 8;
         constexpr int C = HS / 8;
         const int consumer = hopper_consumer();
-        const int own = 64 * consumer;
-        const FlashRows<1, HS> rows(s, b, query + own + 16 * hopper_warp());
+        const int first_row = 64 * consumer;
+        const FlashRows<1, HS> rows(s, b, query + first_row + 16 * hopper_warp());
 
         float scores[1][N][4];
         float o[1][C][4] = {};
@@ -72,7 +74,7 @@ struct HopperForward {
         const auto multiply_keys = [&](int stage) {
 #pragma unroll
             for (int k = 0; k < HS / 16; ++k)
-                warpgroup_multiply(scores[0], queries().rows(k, own), tile(stage, 0).rows(k), k > 0);
+                warpgroup_multiply(scores[0], queries().rows(k, first_row), tile(stage, 0).rows(k), k > 0);
             warpgroup_commit();
         };
         const auto multiply_values = [&](int stage) {
@@ -84,7 +86,7 @@ struct HopperForward {
 #pragma unroll
             for (int k = 0; k < N / 2; ++k) tile_pack_a(P[k], scores[0], k);
         };
-        const auto await_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
+        const auto wait_for_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
         // After the last tile of consumer 1 there is no turn left.
         const auto end_turn = [&](int key) {
             if (consumer == 0 || key + kRows < end)
@@ -94,30 +96,30 @@ struct HopperForward {
         Stage now;
         Stage before;
         if (consumer == 1) named_barrier_arrive(1, kHopperConsumers * kWarpgroupThreads);  // consumer 0 has turn one
-        mbarrier_wait(barriers.stay(), 0);
+        mbarrier_wait(barriers.resident(), 0);
         mbarrier_wait(barriers.full(now.index, 0), now.parity);
-        await_turn();
+        wait_for_turn();
         warpgroup_begin();
         multiply_keys(now.index);
         end_turn(begin);
         warpgroup_wait<0>(scores[0]);
-        barriers.leave(now.index, 0);
+        barriers.arrive_empty(now.index, 0);
         softmax.step(scores, shrink, rows, begin, s.scale_log2);
         pack_scores();
         for (int key = begin + kRows; key < end; key += kRows) {
             now.advance();
             mbarrier_wait(barriers.full(now.index, 0), now.parity);
             mbarrier_wait(barriers.full(before.index, 1), before.parity);
-            await_turn();
+            wait_for_turn();
             warpgroup_begin();
             multiply_keys(now.index);
             multiply_values(before.index);
             end_turn(key);
             warpgroup_wait<1>(scores[0]);
-            barriers.leave(now.index, 0);
+            barriers.arrive_empty(now.index, 0);
             softmax.step(scores, shrink, rows, key, s.scale_log2);
             warpgroup_wait<0>(o[0]);
-            barriers.leave(before.index, 1);
+            barriers.arrive_empty(before.index, 1);
             before.advance();
             flash_scale_rows(o, shrink);
             pack_scores();
@@ -130,7 +132,7 @@ struct HopperForward {
         softmax.finish(o, lse, rows, h);
         named_barrier_wait(3 + consumer, kWarpgroupThreads);  // all four warps have read their queries
         hopper_store<kRows, HS>(s.plain(out, b, rows.first, h), s.plain_row, s.T - rows.first, shared,
-                                own + 16 * hopper_warp(), o);
+                                first_row + 16 * hopper_warp(), o);
     }
 };
 
@@ -149,26 +151,22 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 }  // namespace
 
-template <int HS>
-bool flash_attention_hopper_runs() {
-    static const bool runs = has_warpgroup_code<flash_attention_hopper_kernel<HS>>();
-    return runs;
+bool flash_attention_hopper_has_code(int head_size) {
+    return with_flash_head_size(head_size, []<int HS>(Constant<HS>) {
+        static const bool has_code = has_warpgroup_code<flash_attention_hopper_kernel<HS>>();
+        return has_code;
+    });
 }
 
-template <int HS>
-void flash_attention_hopper_forward(bf16* out, float* lse, const bf16* qkv, const FlashShape<HS>& s, int B,
-                                    const Stream& stream) {
-    using Pass = HopperForward<HS>;
-    launch<flash_attention_hopper_kernel<HS>>(
-        {dim3(flash_tiles(s.T, Pass::kRows), s.NH, B), kHopperThreads, Pass::kBytes}, stream, out, lse,
-        tensor_map(qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows), s);
+void flash_attention_hopper_forward(const FlashForward& a, const Stream& stream) {
+    with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
+        using Pass = HopperForward<HS>;
+        const FlashShape<HS> s(a.shape, a.doc_start);
+        const int B = a.shape.B;
+        launch<flash_attention_hopper_kernel<HS>>(
+            {dim3(ceil_div(s.T, Pass::kRows), s.NH, B), kHopperThreads, Pass::kBytes}, stream, a.out, a.lse,
+            tensor_map(a.qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows), s);
+    });
 }
-
-#define FOR_HEAD_SIZE(HS)                                                                                    \
-    template bool flash_attention_hopper_runs<HS>();                                                         \
-    template void flash_attention_hopper_forward<HS>(bf16*, float*, const bf16*, const FlashShape<HS>&, int, \
-                                                     const Stream&);
-FOR_HEAD_SIZE(64)
-FOR_HEAD_SIZE(128)
 
 }  // namespace teon

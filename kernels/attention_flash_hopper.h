@@ -1,17 +1,13 @@
-// The forward pass of flash attention on sm_90a. Private to kernels/attention_flash*.cu.
+// The forward pass of flash attention with wgmma, the instruction of sm_90a. Private to kernels/attention_flash*.
 #pragma once
 
-#include "kernels/flash_shape.h"
+#include "kernels/flash_calls.h"
 #include "runtime/device.h"
 
 namespace teon {
 
-// For head sizes 64 and 128: whether this device and program have the passes for sm_90a, forward and backward; and
-// flash_attention_forward for B sequences, equal to rounding.
-template <int HS>
-bool flash_attention_hopper_runs();
-template <int HS>
-void flash_attention_hopper_forward(bf16* out, float* lse, const bf16* qkv, const FlashShape<HS>& s, int B,
-                                    const Stream& stream);
+// Whether this device and program have the passes for sm_90a, forward and backward.
+bool flash_attention_hopper_has_code(int head_size);
+void flash_attention_hopper_forward(const FlashForward& a, const Stream& stream);
 
 }  // namespace teon

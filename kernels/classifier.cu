@@ -44,7 +44,10 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
     const int whole = V / W * W;
     float maximum[W];
     float sum[W];
-    for (int i = 0; i < W; ++i) maximum[i] = -kInfinity, sum[i] = 0.0f;
+    for (int i = 0; i < W; ++i) {
+        maximum[i] = -kInfinity;
+        sum[i] = 0.0f;
+    }
     for (int begin = thread * W; begin < whole; begin += kChunk * stride) {
         const int end = std::min(whole, begin + kChunk * stride);
         float larger[W];
@@ -60,7 +63,10 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
                 larger[i] = value > larger[i] ? value : larger[i];
             }
         }
-        for (int i = 0; i < W; ++i) shift[i] = shift_of(larger[i]), chunk_sum[i] = 0.0f;
+        for (int i = 0; i < W; ++i) {
+            shift[i] = shift_of(larger[i]);
+            chunk_sum[i] = 0.0f;
+        }
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>((HELD ? held : x) + j);
             for (int i = 0; i < W; ++i) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
@@ -166,11 +172,11 @@ void classifier(T* logits, float* losses, const int* targets, int N, int V, int 
         } else {
             // With this many threads, two rows at a time keep a multiprocessor's memory busy.
             const size_t bytes = sizeof(T) * static_cast<size_t>(Vp);
-            const size_t most = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
+            const size_t limit = std::min(kMostHeld, most_dynamic_shared<classifier_kernel<T, W, false, true>>());
             const auto threads = [&](int vectors) {
                 return std::clamp(round_up(V / (vectors * W), 32), 32, kMostThreads);
             };
-            if (bytes <= most) return run(no, yes, N, threads(8), bytes);
+            if (bytes <= limit) return run(no, yes, N, threads(8), bytes);
             // About 32 vectors per thread hide the cost of the reductions.
             run(no, no, N, threads(32), 0);
         }

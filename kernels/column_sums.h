@@ -42,7 +42,8 @@ struct ColumnGrads {
 template <int W, int PARTS>
 __global__ void __launch_bounds__(32 * PARTS) column_sums_kernel(ColumnGrads grads, const float* partial, int chunks) {
     wait_for_earlier_kernels();
-    const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int part = static_cast<int>(threadIdx.x) / 32;
     const int columns = grads.columns();
     int column = (static_cast<int>(blockIdx.x) * 32 + lane) * W;
     Vec<float, W> sums{};

@@ -38,22 +38,22 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
     embedding_backward_kernel(float* dtable, const T* dout, const int* ids, const int* order, int N, int C) {
     wait_for_earlier_kernels();
     constexpr int W = Shape::kWidth;
-    constexpr int LANES = Shape::kLanes;
-    constexpr int TILE = LANES * W * kSegmentVecs;
+    constexpr int kLanes = Shape::kLanes;
+    constexpr int kTile = kLanes * W * kSegmentVecs;
     const int begin = PARTS == 1 ? Shape::row() : static_cast<int>(blockIdx.x);
-    const int part = PARTS == 1 ? 0 : static_cast<int>(threadIdx.x) / LANES;
+    const int part = PARTS == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes;
     if (begin >= N) return;
     const int id = ids[order[begin]];
     if (begin > 0 && ids[order[begin - 1]] == id) return;
     dtable += int64_t{id} * C;
 
-    for (int tile = 0; tile < C; tile += TILE) {
+    for (int tile = 0; tile < C; tile += kTile) {
         Vec<float, W> sums[kSegmentVecs] = {};
         auto add_row = [&](int i) {
             const T* source = dout + int64_t{order[i]} * C;
 #pragma unroll
             for (int v = 0; v < kSegmentVecs; ++v) {
-                const int j = tile + (v * LANES + Shape::lane()) * W;
+                const int j = tile + (v * kLanes + Shape::lane()) * W;
                 if (j >= C) continue;
                 const auto d = load_floats<W>(source + j);
                 FOR_VEC(k, W) sums[v][k] += d[k];
@@ -70,24 +70,24 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
         if constexpr (PARTS == 1) {
 #pragma unroll
             for (int v = 0; v < kSegmentVecs; ++v) {
-                const int j = tile + (v * LANES + Shape::lane()) * W;
+                const int j = tile + (v * kLanes + Shape::lane()) * W;
                 if (j >= C) continue;
                 auto total = load_vec<W>(dtable + j);
                 FOR_VEC(k, W) total[k] += sums[v][k];
                 store_vec(dtable + j, total);
             }
         } else {
-            DYN_SHARED(float, partial);  // (PARTS, TILE)
+            DYN_SHARED(float, partial);  // (PARTS, kTile)
             __syncthreads();             // the previous tile's sums have been read
 #pragma unroll
             for (int v = 0; v < kSegmentVecs; ++v)
-                store_vec(partial + part * TILE + (v * LANES + Shape::lane()) * W, sums[v]);
+                store_vec(partial + part * kTile + (v * kLanes + Shape::lane()) * W, sums[v]);
             __syncthreads();
-            const int width = std::min(TILE, C - tile);
-            for (int j = static_cast<int>(threadIdx.x); j < width; j += PARTS * LANES) {
+            const int width = std::min(kTile, C - tile);
+            for (int j = static_cast<int>(threadIdx.x); j < width; j += PARTS * kLanes) {
                 float total = 0.0f;
 #pragma unroll
-                for (int p = 0; p < PARTS; ++p) total += partial[p * TILE + j];
+                for (int p = 0; p < PARTS; ++p) total += partial[p * kTile + j];
                 dtable[tile + j] += total;
             }
         }
@@ -111,10 +111,10 @@ void embedding_backward(float* dtable, const T* dout, const int* ids, const int*
             launch<embedding_backward_kernel<T, Shape, 1>>({Shape::blocks(N), Shape::kBlock}, stream, dtable, dout, ids,
                                                            order, N, C);
         } else {
-            constexpr int PARTS = 8;
-            constexpr size_t smem = sizeof(float) * PARTS * 32 * Shape::kWidth * kSegmentVecs;
-            launch<embedding_backward_kernel<T, Shape, PARTS>>({N, PARTS * 32, smem}, stream, dtable, dout, ids, order,
-                                                               N, C);
+            constexpr int kParts = 8;
+            constexpr size_t smem = sizeof(float) * kParts * 32 * Shape::kWidth * kSegmentVecs;
+            launch<embedding_backward_kernel<T, Shape, kParts>>({N, kParts * 32, smem}, stream, dtable, dout, ids,
+                                                                order, N, C);
         }
     });
 }

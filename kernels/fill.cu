@@ -68,8 +68,8 @@ void fill_constant(float* x, int rows, int cols, int logical_rows, int logical_c
 
 template <typename Dst, typename Src>
 void cast(Dst* dst, const Src* src, int64_t n, const Stream& stream) {
-    constexpr int WIDEST = std::min(kVecWidth<Dst>, kVecWidth<Src>);
-    at_width<WIDEST>(vec_aligned<Dst, WIDEST>(0, dst, src), [&]<int W>(Constant<W>) {
+    constexpr int kWidest = std::min(kVecWidth<Dst>, kVecWidth<Src>);
+    at_width<kWidest>(vec_aligned<Dst, kWidest>(0, dst, src), [&]<int W>(Constant<W>) {
         launch<cast_kernel<Dst, Src, W>>({flat_blocks<W>(n), kFlatBlock}, stream, dst, src, n);
     });
 }

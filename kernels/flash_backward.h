@@ -1,16 +1,15 @@
 // Shared by the backward passes of flash attention. Private to kernels/attention_flash_backward*.cu.
 #pragma once
 
+#include "kernels/flash_calls.h"
 #include "kernels/flash_shape.h"
 
 namespace teon {
 
-// The statistics of a query row that the backward passes need: log2(e) lse and D.
-using RowStats = Vec<float, 2>;
-
 // One past the last row of the document of row t: the first row whose doc_start exceeds t.
 __device__ inline int document_end(const int* documents, int t, int T) {
-    int low = t + 1, high = T;
+    int low = t + 1;
+    int high = T;
     while (low < high) {
         const int middle = (low + high) / 2;
         if (documents[middle] > t) {
@@ -54,7 +53,8 @@ __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, in
     for (int n = 0; n < N; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int column = flash_column(n, i), lowest = first ? first[column] : 0;
+            const int column = flash_column(n, i);
+            const int lowest = first ? first[column] : 0;
 #pragma unroll
             for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -72,10 +72,11 @@ __device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, in
 template <int M, int C, int HS>
 __device__ __forceinline__ void flash_column_sums(float* partial, const FlashShape<HS>& s, int b, int first, int head,
                                                   const float (&x)[M][C][4]) {
-    constexpr int kRows = 16 * M, kFragments = 8;  // 8 lanes share a column and end with a fragment each
+    constexpr int kRows = 16 * M;
+    constexpr int kFragments = 8;  // 8 lanes share a column and end with a fragment each
     if (partial == nullptr || first >= s.T) return;
-    const int lane = fresh(lane_of_thread());
-    const int64_t row = int64_t{b} * ((fresh(s.T) + kRows - 1) / kRows) + first / kRows;
+    const int lane = opaque(lane_of_thread());
+    const int64_t row = int64_t{b} * ((opaque(s.T) + kRows - 1) / kRows) + first / kRows;
     float* const to = partial + row * s.packed_row + head * HS + 2 * lane;
 #pragma unroll
     for (int begin = 0; begin < C; begin += kFragments) {

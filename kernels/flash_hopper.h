@@ -8,18 +8,20 @@
 namespace teon {
 
 // Warpgroup 0 copies tiles (the producer), the others compute (the consumers).
-inline constexpr int kHopperConsumers = 2, kHopperConsumerWarps = 4 * kHopperConsumers;
+inline constexpr int kHopperConsumers = 2;
+inline constexpr int kHopperConsumerWarps = 4 * kHopperConsumers;
 inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
 
 // A tile of ROWS rows of one head in shared memory: its first 64 columns, then the others.
 template <int ROWS, int HS>
 struct HopperTile {
-    static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16)), kBytes = HS / 64 * kPart;
+    static constexpr int kPart = ROWS * kTensorTileColumns * static_cast<int>(sizeof(bf16));
+    static constexpr int kBytes = HS / 64 * kPart;
     SharedAddress begin;
 
     // Called by one thread. Copies the columns of head `head` in the rows of sequence b from `row` on. The map's tiles
     // have ROWS rows.
-    __device__ __forceinline__ void bring(const TensorMap& map, int head, int row, int b, uint64_t* barrier) const {
+    __device__ __forceinline__ void load(const TensorMap& map, int head, int row, int b, uint64_t* barrier) const {
         for (int part = 0; part < HS / 64; ++part)
             tensor_copy(begin + part * kPart, map, head * HS + part * kTensorTileColumns, row, b, barrier);
     }
@@ -52,22 +54,26 @@ template <int STAGES>
 struct HopperStage {
     int index = 0, parity = 0;
     __device__ __forceinline__ void advance() {
-        if (++index == STAGES) index = 0, parity ^= 1;
+        if (++index == STAGES) {
+            index = 0;
+            parity ^= 1;
+        }
     }
 };
 
-// The mbarriers: one for the resident tiles (`stay`); and for each stage of each of RINGS rings one that completes when
-// the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it (`empty`).
+// The mbarriers: one for the resident tiles (`resident`); and for each stage of each of RINGS rings one that completes
+// when the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it
+// (`empty`).
 template <int STAGES, int RINGS>
 struct HopperBarriers {
     static constexpr int kCount = 1 + 2 * RINGS * STAGES;
     uint64_t* memory;
-    __device__ __forceinline__ uint64_t* stay() const { return memory; }
+    __device__ __forceinline__ uint64_t* resident() const { return memory; }
     __device__ __forceinline__ uint64_t* full(int stage, int ring = 0) const {
         return memory + 1 + ring * STAGES + stage;
     }
     __device__ __forceinline__ uint64_t* empty(int stage, int ring = 0) const { return full(stage, RINGS + ring); }
-    __device__ __forceinline__ void leave(int stage, int ring = 0) const {
+    __device__ __forceinline__ void arrive_empty(int stage, int ring = 0) const {
         __syncwarp();
         if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
     }
@@ -75,7 +81,7 @@ struct HopperBarriers {
     // Called by all threads. fills: the arrivals at each `full`.
     __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) {
-            mbarrier_init(stay(), 1);
+            mbarrier_init(resident(), 1);
             for (int ring = 0; ring < RINGS; ++ring) {
                 for (int stage = 0; stage < STAGES; ++stage) {
                     mbarrier_init(full(stage, ring), fills);
@@ -96,7 +102,8 @@ __device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
 // producer gives those that it does not need to the consumers.
 template <int HS, typename Produce, typename Consume>
 __device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
-    constexpr int kProducer = HS == 64 ? 40 : 24, kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
+    constexpr int kProducer = HS == 64 ? 40 : 24;
+    constexpr int kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
     if (warp_of_thread() < 4) {
         give_registers<kProducer>();
         produce();

@@ -1,9 +1,8 @@
 // Shared by the passes of flash attention: the visible keys, the layout of heads, the checks before a launch. Private
-// to kernels/attention_flash*.cu; attention_flash.cu describes the method.
+// to kernels/attention_flash*.cu; attention_flash_mma.cu describes the method.
 #pragma once
 
 #include <cmath>
-#include <initializer_list>
 
 #include "base/integer.h"
 #include "base/math.h"
@@ -92,7 +91,8 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
     for (int m = 0; m < M; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int last = rows.row(m, half), first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
+            const int last = rows.row(m, half);
+            const int first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
 #pragma unroll
             for (int n = 0; n < N; ++n) {
 #pragma unroll
@@ -105,29 +105,10 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
     }
 }
 
-inline int flash_tiles(int T, int size) { return ceil_div(T, size); }
-
-inline bool flash_supports(const AttentionShape& s) {
-    constexpr int kMaxGrid = 65535;
-    return (s.HS == 64 || s.HS == 128) && s.B >= 1 && s.B <= kMaxGrid && s.T >= 1 && s.NKV >= 1 && s.NH >= 1 &&
-           s.NH <= kMaxGrid && s.NH % s.NKV == 0;
-}
-
-// Calls f(Constant<HS>{}) with the head size. Throws Error if the kernels do not support the shape or a pointer's
-// alignment.
+// Returns f(Constant<HS>{}) for a head size that flash attention supports.
 template <typename F>
-void for_flash_head_size(const AttentionShape& s, std::initializer_list<const void*> pointers, F f) {
-    CHECK(flash_supports(s),
-          "flash attention: B={} T={} NH={} NKV={} HS={}, expected a head size of 64 or 128, NH a multiple of NKV, and "
-          "B and NH at most 65535",
-          s.B, s.T, s.NH, s.NKV, s.HS);
-    for (const void* p : pointers)
-        CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0, "flash attention: a tensor is not 16-byte aligned");
-    if (s.HS == 64) {
-        f(Constant<64>{});
-    } else {
-        f(Constant<128>{});
-    }
+auto with_flash_head_size(int HS, F f) {
+    return HS == 64 ? f(Constant<64>{}) : f(Constant<128>{});
 }
 
 }  // namespace teon

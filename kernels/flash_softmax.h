@@ -34,7 +34,8 @@ struct FlashSoftmax {
                 float largest = -kFlashInfinity;
 #pragma unroll
                 for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-                const float before = top[m][half], after = fmaxf(before, flash_row_max(largest) * scale_log2);
+                const float before = top[m][half];
+                const float after = fmaxf(before, flash_row_max(largest) * scale_log2);
                 const float base = after == -kFlashInfinity ? 0.0f : after;  // -infinity: the row has seen no key yet
                 shrink[m][half] = exp2_fast(before - base);
                 top[m][half] = after;

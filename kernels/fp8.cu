@@ -13,7 +13,8 @@ void absolute_maximum(float* maximum, const bf16* x, int64_t n, const Stream& st
 
 // A block casts a square tile and transposes it in shared memory. Rows of the tile are padded by a word, so that at
 // most two lanes of a warp store to words of one bank.
-inline constexpr int kFp8Tile = 64, kFp8Row = kFp8Tile + 4;
+inline constexpr int kFp8Tile = 64;
+inline constexpr int kFp8Row = kFp8Tile + 4;
 inline constexpr int kFp8Block = kGpu ? 256 : 32;  // a CPU would spend its time switching between more threads
 inline constexpr int kFp8Width = kGpu ? 8 : 32;
 
@@ -24,9 +25,10 @@ __global__ void __launch_bounds__(kFp8Block)
     SHARED(F, tile, kFp8Tile * kFp8Row);
     F largest;
     largest.bits = F::kLargest;
-    const float most = *maximum;
-    const float quotient = static_cast<float>(largest) / most;
-    const float s = most == 0.0f ? 1.0f : quotient > FLT_MAX ? FLT_MAX : quotient;  // NaN stays
+    const float x_maximum = *maximum;
+    float s = static_cast<float>(largest) / x_maximum;
+    if (s > FLT_MAX) s = FLT_MAX;  // NaN stays
+    if (x_maximum == 0.0f) s = 1.0f;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = 1.0f / s;
 
     const int row0 = static_cast<int>(blockIdx.x) * kFp8Tile;

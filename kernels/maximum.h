@@ -19,33 +19,34 @@ void with_maximum(const float* maximum, F f) {
 
 __device__ __forceinline__ int absolute_bits(float x) { return static_cast<int>(float_bits(x) & 0x7fffffffu); }
 
-// The greatest of `most` and the absolute values of x, as bits.
+// The greatest of `maximum_bits` and the absolute values of x, as bits.
 template <int W>
-__device__ __forceinline__ int greatest(int most, const Vec<float, W>& x) {
-    FOR_VEC(k, W) most = std::max(most, absolute_bits(x[k]));
-    return most;
+__device__ __forceinline__ int greatest(int maximum_bits, const Vec<float, W>& x) {
+    FOR_VEC(k, W) maximum_bits = std::max(maximum_bits, absolute_bits(x[k]));
+    return maximum_bits;
 }
 
-// Raises *to to `most`, rounded to T, of each lane. On a GPU all lanes of the warp must call it: one lane acts for all,
-// and it reads *to first, which saves most of the atomics because *to only grows. On a CPU each thread acts for itself,
-// because a warp-wide maximum would be slower.
+// Raises *to to `maximum_bits`, rounded to T, of each lane. On a GPU all lanes of the warp must call it: one lane acts
+// for all, and it reads *to first, which saves most of the atomics because *to only grows. On a CPU each thread acts
+// for itself, because a warp-wide maximum would be slower.
 template <typename T>
-__device__ __forceinline__ void raise_maximum(float* to, int most) {
+__device__ __forceinline__ void raise_maximum(float* to, int maximum_bits) {
     if constexpr (kGpu) {
-        most = warp_max(most);
+        maximum_bits = warp_max(maximum_bits);
         if (threadIdx.x % 32 != 0) return;
     }
     int* at = reinterpret_cast<int*>(to);
-    const int rounded = absolute_bits(static_cast<float>(T(bits_float(static_cast<uint32_t>(most)))));
+    const int rounded = absolute_bits(static_cast<float>(T(bits_float(static_cast<uint32_t>(maximum_bits)))));
     if (!kGpu || *const_cast<volatile int*>(at) < rounded) atomicMax(at, rounded);
 }
 
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock) find_maximum_kernel(float* maximum, const T* x, int64_t n) {
     wait_for_earlier_kernels();
-    int most = 0;
-    for_each_vec<W>(n, [&]<int w>(Constant<w>, int64_t i) { most = greatest(most, load_floats<w>(x + i)); });
-    raise_maximum<T>(maximum, most);
+    int maximum_bits = 0;
+    for_each_vec<W>(
+        n, [&]<int w>(Constant<w>, int64_t i) { maximum_bits = greatest(maximum_bits, load_floats<w>(x + i)); });
+    raise_maximum<T>(maximum, maximum_bits);
 }
 
 // absolute_maximum() (fp8.h) for any storage type.

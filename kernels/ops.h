@@ -9,6 +9,7 @@
 // rows.
 #pragma once
 
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/attention_decode.h"
@@ -18,15 +19,11 @@
 #include "kernels/embedding.h"
 #include "kernels/fill.h"
 #include "kernels/fp8.h"
-#include "kernels/gelu.h"
-#include "kernels/layernorm.h"
 #include "kernels/lion.h"
+#include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 #include "kernels/reduce.h"
-#include "kernels/relu2.h"
-#include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
 #include "kernels/soap.h"
 #include "kernels/step_control.h"
-#include "kernels/swiglu.h"
 #include "kernels/teon.h"

@@ -18,7 +18,8 @@ struct PhiloxKey {
 
 TEON_HD PhiloxCounter philox4x32_10(PhiloxCounter c, PhiloxKey key) {
     for (int round = 0; round < 10; ++round) {
-        const uint64_t a = uint64_t{0xD2511F53u} * c.v[0], b = uint64_t{0xCD9E8D57u} * c.v[2];
+        const uint64_t a = uint64_t{0xD2511F53u} * c.v[0];
+        const uint64_t b = uint64_t{0xCD9E8D57u} * c.v[2];
         c = {{static_cast<uint32_t>(b >> 32) ^ c.v[1] ^ key.v[0], static_cast<uint32_t>(b),
               static_cast<uint32_t>(a >> 32) ^ c.v[3] ^ key.v[1], static_cast<uint32_t>(a)}};
         key.v[0] += 0x9E3779B9u;

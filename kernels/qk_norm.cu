@@ -1,9 +1,10 @@
 // RMSNorm of queries and keys ("QK-norm": Dehghani et al., arXiv 2302.05442; as RMSNorm of each head in the Qwen3
 // technical report, arXiv 2505.09388, and of all heads in OLMo 2's, arXiv 2501.00656). A packed row is a sequence of
-// the vectors of QkVectors. The derivation in rmsnorm.cu holds for each query and key, with one weight for all queries
+// the vectors of QkVectors. The derivation in norm.cu holds for each query and key, with one weight for all queries
 // and one for all keys.
-#include "kernels/norm.h"
 #include "kernels/qk_norm.h"
+
+#include "kernels/column_sums.h"
 
 namespace teon {
 
@@ -136,33 +137,32 @@ void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T
                            });
 }
 
-static constexpr int kQkNormChunks = 256, kQkNormChunkRows = 32;  // at most, at least
+static constexpr int kQkNormChunks = 256;    // at most
+static constexpr int kQkNormChunkRows = 32;  // at least
 
 size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors) {
     return chunk_sums_bytes(N, kQkNormChunks, kQkNormChunkRows, vectors.weights());
 }
 
 template <typename T>
-void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
-                      const Stream& stream) {
-    float* partial = static_cast<float*>(scratch);
-    const RowChunks chunks = row_chunks(N, kQkNormChunks, kQkNormChunkRows);
+void qk_norm_backward(const QkNormBackward<T>& a, const QkVectors& vectors, const Stream& stream) {
+    float* partial = static_cast<float*>(a.scratch);
+    const RowChunks chunks = row_chunks(a.N, kQkNormChunks, kQkNormChunkRows);
+    constexpr int kWidth = kVecWidth<T>;
     // The weights' gradients come first, because they read the gradient that the last kernel overwrites.
-    at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, partial, dqkv, x), [&]<int W>(Constant<W>) {
+    at_width<kWidth>(vec_aligned<T, kWidth>(vectors.k_width, partial, a.dqkv, a.x), [&]<int W>(Constant<W>) {
         const int64_t items = int64_t{chunks.count} * (vectors.weights() / W);
         launch<qk_norm_partial_weight_grad_kernel<T, W>>({ceil_div(items, kFlatBlock), kFlatBlock}, stream, partial,
-                                                         dqkv, x, rstd, N, vectors, chunks);
+                                                         a.dqkv, a.x, a.rstd, a.N, vectors, chunks);
     });
-    add_column_sums({{{dq_weight, vectors.q_width}, {dk_weight, vectors.k_width}}, accumulate}, partial, chunks.count,
-                    stream);
-    const int rows = N * vectors.normed();
-    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, dqkv, x, q_weight, k_weight), vectors.q_width,
-                            [&]<typename Shape>(Shape) {
-                                launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream,
-                                                                          dqkv, x, rstd, q_weight, k_weight, rows,
-                                                                          vectors);
-                            });
+    add_column_sums({{{a.dq_weight, vectors.q_width}, {a.dk_weight, vectors.k_width}}, a.accumulate}, partial,
+                    chunks.count, stream);
+    const int rows = a.N * vectors.normed();
+    const bool aligned = vec_aligned<T, kWidth>(vectors.k_width, a.dqkv, a.x, a.q_weight, a.k_weight);
+    for_row_shape<T, false>(aligned, vectors.q_width, [&]<typename Shape>(Shape) {
+        launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, a.dqkv, a.x, a.rstd,
+                                                  a.q_weight, a.k_weight, rows, vectors);
+    });
 }
 
 FOR_STORAGE_TYPES(qk_norm_forward);

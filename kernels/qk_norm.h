@@ -26,8 +26,19 @@ void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T
 // float: += if accumulate, else =. scratch: qk_norm_backward_scratch_bytes(N, vectors).
 size_t qk_norm_backward_scratch_bytes(int N, const QkVectors& vectors);
 template <typename T>
-void qk_norm_backward(T* dqkv, float* dq_weight, float* dk_weight, void* scratch, const T* x, const float* rstd,
-                      const T* q_weight, const T* k_weight, int N, const QkVectors& vectors, bool accumulate,
-                      const Stream& stream);
+struct QkNormBackward {
+    T* dqkv;
+    float* dq_weight;
+    float* dk_weight;
+    void* scratch;
+    const T* x;
+    const float* rstd;
+    const T* q_weight;
+    const T* k_weight;
+    int N;
+    bool accumulate;
+};
+template <typename T>
+void qk_norm_backward(const QkNormBackward<T>& a, const QkVectors& vectors, const Stream& stream);
 
 }  // namespace teon

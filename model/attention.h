@@ -29,7 +29,8 @@ public:
           dropout_(c.dropout),
           site_(dropout_site(b.layer, DropoutPlace::attention_probabilities)) {
         const DecoderNames& n = c.names;
-        const int Q = NH_ * HS_, KV = NKV_ * HS_;
+        const int Q = NH_ * HS_;
+        const int KV = NKV_ * HS_;
         qkv_ = Linear(b, {{n.q, Role::q, Q, Q, NH_}, {n.k, Role::k, KV, KV, NKV_}, {n.v, Role::v, KV, KV, NKV_}}, c.C,
                       c.C, c.init_std, c.attention_biases);
         if (c.qk_norm != QkNorm::none) {
@@ -112,9 +113,17 @@ public:
                 rotary_backward(dqkv, p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
         }
         if (normed())
-            qk_norm_backward(dqkv, p.grad(q_norm_), p.grad(k_norm_), p.bytes(norm_scratch_), p.at(before_norm_),
-                             p.floats(rstd_), p.weight(q_norm_), p.weight(k_norm_), p.N(), normed_, p.accumulate,
-                             p.stream());
+            qk_norm_backward<T>({.dqkv = dqkv,
+                                 .dq_weight = p.grad(q_norm_),
+                                 .dk_weight = p.grad(k_norm_),
+                                 .scratch = p.bytes(norm_scratch_),
+                                 .x = p.at(before_norm_),
+                                 .rstd = p.floats(rstd_),
+                                 .q_weight = p.weight(q_norm_),
+                                 .k_weight = p.weight(k_norm_),
+                                 .N = p.N(),
+                                 .accumulate = p.accumulate},
+                                normed_, p.stream());
         qkv_.backward(p, p.at(ports_.in.dx), dqkv, p.at(ports_.in.x), p.N(), p.accumulate, p.at(ports_.dresidual));
     }
 
@@ -159,7 +168,9 @@ private:
 
     template <typename T>
     void attend_backward(const Pass<T>& p, T* dqkv) const {
-        const T *dheads = p.at(dheads_), *qkv = p.at(qkv_rows_), *heads = p.at(heads_);
+        const T* dheads = p.at(dheads_);
+        const T* qkv = p.at(qkv_rows_);
+        const T* heads = p.at(heads_);
         const float* lse = p.floats(lse_);
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)

@@ -81,7 +81,7 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
 }
 
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
-    CHECK_USAGE(!r.gelu_fusion || c.mlp == MlpKind::gelu,
+    CHECK_USAGE(!r.gelu_fusion || c.mlp == ActivationKind::gelu,
                 "--gelu-fusion on: needs an MLP with GELU, but this model's has {}; use --gelu-fusion off",
                 name_of(c.mlp));
     if (r.matmul_dtype != MatmulDType::same) check_fp8(c, r);

@@ -5,10 +5,11 @@
 
 #include "base/check.h"
 #include "base/enum_names.h"
+#include "kernels/activation_kinds.h"
+#include "kernels/norm_kinds.h"
 
 namespace teon {
 
-enum class NormKind { layernorm, rmsnorm };
 // Where a block normalizes. f is a branch (attention, MLP) of the residual stream x. pre: x + f(norm(x)). post:
 // x + norm(f(x)).
 enum class NormPlacement { pre, post };
@@ -21,10 +22,6 @@ template <>
 inline constexpr auto kEnumNames<QkNorm> =
     enum_names<QkNorm>({{QkNorm::none, "none"}, {QkNorm::per_head, "per-head"}, {QkNorm::all_heads, "all-heads"}});
 enum class PositionKind { learned, rotary };
-enum class MlpKind { gelu, gelu_erf, relu2, swiglu };  // gelu: in its tanh form
-template <>
-inline constexpr auto kEnumNames<MlpKind> = enum_names<MlpKind>(
-    {{MlpKind::gelu, "gelu"}, {MlpKind::gelu_erf, "gelu-erf"}, {MlpKind::relu2, "relu2"}, {MlpKind::swiglu, "swiglu"}});
 
 // The name of a parameter here and in a Hugging Face checkpoint. {} stands for the layer; ".weight" or ".bias" is
 // appended.
@@ -48,7 +45,7 @@ struct DecoderConfig {
     int max_T = 1024;   // rows of the learned position table; longest sequence
     NormKind norm = NormKind::layernorm;
     PositionKind positions = PositionKind::learned;
-    MlpKind mlp = MlpKind::gelu;
+    ActivationKind mlp = ActivationKind::gelu;
     NormPlacement norm_placement = NormPlacement::pre;
     QkNorm qk_norm = QkNorm::none;
     bool attention_biases = true, mlp_biases = true;
@@ -70,7 +67,7 @@ struct DecoderConfig {
     // Whether a LayerNorm sums the gradient of the last bias of a branch: the next one on the residual stream, unless
     // dropout comes between them, or the branch's own.
     bool sums_out_bias() const {
-        return norm == NormKind::layernorm && (dropout == 0 || norm_placement != NormPlacement::pre);
+        return row_of(norm).centered && (dropout == 0 || norm_placement != NormPlacement::pre);
     }
     int HS() const { return head_size > 0 ? head_size : C / NH; }
     int attention_width() const { return NH * HS(); }

@@ -19,7 +19,32 @@ DecoderConfig ModelFamily::config(const std::string& preset) const {
 
 bool ModelFamily::has_flag(const ModelField& field) const {
     if (!field.has_flag() || (field.rotary && presets.front().positions != PositionKind::rotary)) return false;
-    return !std::holds_alternative<MlpKind DecoderConfig::*>(field.member) || mlps.size() > 1;
+    return !field.is_activation() || mlps.size() > 1;
+}
+
+std::string ModelFamily::help(const ModelField& field) const {
+    std::string help = field.help;
+    if (!field.is_activation()) return help;
+    for (const ActivationKind kind : mlps)
+        help += fmt::format("{} {}: {}", kind == mlps.front() ? ";" : ",", name_of(kind), row_of(kind).meaning);
+    return help;
+}
+
+std::vector<ActivationKind> activations(bool gated) {
+    std::vector<ActivationKind> kinds;
+    for (const ActivationFunction& row : kActivations)
+        if (row.gated == gated) kinds.push_back(row.kind);
+    return kinds;
+}
+
+HfKey activation_key(const std::string& key, ActivationKind otherwise) {
+    HfKey k = {key, "mlp", always(std::string(name_of(otherwise)))};
+    for (const ActivationKind kind : activations(row_of(otherwise).gated)) {
+        const ActivationFunction& row = row_of(kind);
+        for (const std::string_view hf_name : {row.hf_name, row.other_hf_name})
+            if (!hf_name.empty()) k.values.push_back({std::string(hf_name), std::string(row.name)});
+    }
+    return k;
 }
 
 namespace {
@@ -52,10 +77,10 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
     } else if (!k.values.empty()) {
         json all = json::array();
         for (const auto& [theirs, _] : k.values) all.push_back(theirs);
-        const auto known = std::find(all.begin(), all.end(), value);
-        CHECK_USAGE(known != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
+        const auto position = std::find(all.begin(), all.end(), value);
+        CHECK_USAGE(position != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
                     shown(all));
-        value = k.values[static_cast<size_t>(known - all.begin())].second;
+        value = k.values[static_cast<size_t>(position - all.begin())].second;
     }
     field_of(family.fields, k.field).set(c, value, r.path() + ": " + k.key);
 }

@@ -30,12 +30,17 @@ auto always(T value) {
     return [value](const DecoderConfig&) { return value; };
 }
 
+// All activations with or without a gate, for ModelFamily::mlps.
+std::vector<ActivationKind> activations(bool gated);
+// The key of a config.json that names the MLP's activation among them. otherwise: what a file without the key means.
+HfKey activation_key(const std::string& key, ActivationKind otherwise);
+
 struct ModelFamily {
     std::string name;   // "gpt2": also config.json's model_type and the end of the program's name
     std::string title;  // "GPT-2"
     std::string default_preset;
     std::vector<DecoderConfig> presets;
-    std::vector<MlpKind> mlps;  // the choices of --mlp
+    std::vector<ActivationKind> mlps;  // the choices of --mlp
 
     std::string hf_class;        // "GPT2LMHeadModel"
     std::vector<HfKey> hf_keys;  // in the order of the file, without the keys that all families share
@@ -49,6 +54,7 @@ struct ModelFamily {
     std::string program() const { return "train_" + name; }
     DecoderConfig config(const std::string& preset) const;  // throws UsageError if the preset is unknown
     bool has_flag(const ModelField& field) const;
+    std::string help(const ModelField& field) const;
 };
 
 // Returns the model's config.json for AutoModelForCausalLM.from_pretrained. delimiter: the token that begins and ends

@@ -38,10 +38,7 @@ const ModelFields& model_fields() {
          .rotary = true,
          .otherwise = [](const C& c) { return c.HS(); }},
         {"ffn", &C::F, 1, 1 << 20, "width of the MLP", preset},
-        {.key = "mlp",
-         .member = &C::mlp,
-         .help = "activation of the MLP; gelu: its tanh form, gelu-erf: exact GELU, relu2: squared ReLU",
-         .default_text = preset},
+        {.key = "mlp", .member = &C::mlp, .help = "activation of the MLP", .default_text = preset},
         {.key = "vocab_size",
          .member = &C::V,
          .least = 2,
@@ -93,9 +90,9 @@ const ModelFields& model_fields() {
 }
 
 const ModelField& field_of(const ModelFields& fields, const std::string& key) {
-    const auto found = std::find_if(fields.begin(), fields.end(), [&](const ModelField& f) { return f.key == key; });
-    CHECK(found != fields.end(), "a model has no field '{}'", key);
-    return *found;
+    const auto field = std::find_if(fields.begin(), fields.end(), [&](const ModelField& f) { return f.key == key; });
+    CHECK(field != fields.end(), "a model has no field '{}'", key);
+    return *field;
 }
 
 std::string ModelField::flag() const {
@@ -148,9 +145,9 @@ json model_json(const ModelFields& fields, const DecoderConfig& c) {
     return model;
 }
 
-DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json& given) {
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json& values) {
     for (const ModelField& f : fields)
-        if (given.contains(f.key)) f.set(c, given[f.key], f.name());
+        if (values.contains(f.key)) f.set(c, values[f.key], f.name());
     return c;
 }
 

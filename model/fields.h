@@ -15,7 +15,7 @@ namespace teon {
 
 struct ModelField {
     std::string key;  // "kv_heads" in a run's config.json; its flag is --kv-heads
-    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, MlpKind DecoderConfig::*,
+    std::variant<int DecoderConfig::*, float DecoderConfig::*, bool DecoderConfig::*, ActivationKind DecoderConfig::*,
                  NormPlacement DecoderConfig::*, QkNorm DecoderConfig::*>
         member;
     double least = 0, most = 0;  // the range of a number
@@ -35,6 +35,7 @@ struct ModelField {
     void (*follow)(DecoderConfig& c, const DecoderConfig& before) = nullptr;
 
     bool has_flag() const { return !help.empty(); }
+    bool is_activation() const { return std::holds_alternative<ActivationKind DecoderConfig::*>(member); }
     std::string flag() const;
     std::string name() const { return has_flag() ? flag() : key; }  // for messages
 
@@ -53,8 +54,8 @@ const ModelField& field_of(const ModelFields& fields, const std::string& key);  
 // Returns the logged fields by key.
 nlohmann::json model_json(const ModelFields& fields, const DecoderConfig& c);
 
-// Returns `c` with the values that `given` has by key.
-DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& given);
+// Returns `c` with these values, by key.
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& values);
 
 // Throws UsageError unless all numbers are within their limits (model/fields.cpp) and consistent: NH is a multiple of
 // NKV, C of NH if head_size is 0, and HS is even for rotary positions.

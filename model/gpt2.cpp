@@ -48,31 +48,27 @@ void read_hf(DecoderConfig& c, HfReader& r) {
 }  // namespace
 
 ModelFamily gpt2_family() {
-    return {
-        .name = "gpt2",
-        .title = "GPT-2",
-        .default_preset = "small",
-        .presets = {preset("tiny", 128, 4, 4),       // for CPUs and tests: 0.8M in the blocks
-                    preset("small", 768, 12, 12),    // 124M
-                    preset("base", 1024, 24, 16),    // 355M
-                    preset("large", 1280, 36, 20)},  // 774M
-        .mlps = {MlpKind::gelu, MlpKind::gelu_erf, MlpKind::relu2},
-        .hf_class = "GPT2LMHeadModel",
-        .hf_keys = {{"n_positions", "context"},
-                    {"n_embd", "channels"},
-                    {"n_layer", "layers"},
-                    {"n_head", "heads"},
-                    {"n_inner", "ffn", [](const DecoderConfig& c) { return 4 * c.C; }},
-                    {"activation_function",
-                     "mlp",
-                     always("gelu"),
-                     {{"gelu_new", "gelu"}, {"gelu_pytorch_tanh", "gelu"}, {"gelu", "gelu-erf"}, {"relu2", "relu2"}}},
-                    {"layer_norm_epsilon", "norm_eps", always(1e-5)},
-                    {"resid_pdrop", "dropout", always(0.1)},
-                    {.key = "embd_pdrop", .write = dropout_json},
-                    {.key = "attn_pdrop", .write = dropout_json}},
-        .hf_tied_head = true,
-        .read_hf = read_hf};
+    return {.name = "gpt2",
+            .title = "GPT-2",
+            .default_preset = "small",
+            .presets = {preset("tiny", 128, 4, 4),       // for CPUs and tests: 0.8M in the blocks
+                        preset("small", 768, 12, 12),    // 124M
+                        preset("base", 1024, 24, 16),    // 355M
+                        preset("large", 1280, 36, 20)},  // 774M
+            .mlps = activations(/*gated=*/false),
+            .hf_class = "GPT2LMHeadModel",
+            .hf_keys = {{"n_positions", "context"},
+                        {"n_embd", "channels"},
+                        {"n_layer", "layers"},
+                        {"n_head", "heads"},
+                        {"n_inner", "ffn", [](const DecoderConfig& c) { return 4 * c.C; }},
+                        activation_key("activation_function", ActivationKind::gelu),
+                        {"layer_norm_epsilon", "norm_eps", always(1e-5)},
+                        {"resid_pdrop", "dropout", always(0.1)},
+                        {.key = "embd_pdrop", .write = dropout_json},
+                        {.key = "attn_pdrop", .write = dropout_json}},
+            .hf_tied_head = true,
+            .read_hf = read_hf};
 }
 
 }  // namespace teon

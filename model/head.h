@@ -64,8 +64,8 @@ private:
     // divisor; otherwise their size is a multiple of 128. Each chunk costs a pass over the whole weight's gradient.
     static int chunk_rows(int64_t N, int64_t least, int64_t row_bytes) {
         if (least == 0) {
-            const int64_t most = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);
-            return static_cast<int>(std::min(N, round_up(ceil_div(N, ceil_div(N, most)), 128)));
+            const int64_t limit = std::max<int64_t>(128, (128 << 20) / row_bytes / 128 * 128);
+            return static_cast<int>(std::min(N, round_up(ceil_div(N, ceil_div(N, limit)), 128)));
         }
         const int64_t chunks = std::max<int64_t>(1, N / least);
         for (int64_t n = chunks; 2 * n > chunks; --n)

@@ -15,10 +15,10 @@ std::vector<std::string> HfReader::finish(const HarmlessKeys& harmless) const {
     std::vector<std::string> names;
     for (const auto& [key, value] : j_.items()) {
         if (known_.count(key) || value.is_null()) continue;
-        const auto known = harmless.find(key);
-        CHECK_USAGE(known != harmless.end(), "{}: {} is {}, which is unknown; remove it if logits do not depend on it",
+        const auto entry = harmless.find(key);
+        CHECK_USAGE(entry != harmless.end(), "{}: {} is {}, which is unknown; remove it if logits do not depend on it",
                     path_, key, shown(value));
-        const std::vector<nlohmann::json>& values = known->second;
+        const std::vector<nlohmann::json>& values = entry->second;
         CHECK_USAGE(values.empty() || std::find(values.begin(), values.end(), value) != values.end(),
                     "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(values));
         names.push_back(key);

@@ -177,7 +177,9 @@ private:
         Gemm g;
         g.trans_b = true;
         const Mat plain_dy = cast<F>(p, dy_, dy, N, out, Copies::both);
-        g.M = out, g.N = in, g.K = N;
+        g.M = out;
+        g.N = in;
+        g.K = N;
         g.A = fp8_mat<F>(p, dy_, dy_.transposed, N);
         g.B = cast<e4m3>(p, x_, x, N, in, Copies::transposed);
         g.C = mat(p.grad(weight), in);
@@ -186,7 +188,9 @@ private:
         if (bias >= 0 && !bias_summed) p.context.linalg.bias_gradient(p.grad(bias), mat(dy, out), N, out, g.beta);
 
         if (!keeps_fp8_weight_) cast<e4m3>(p, w_, p.weight(weight), out, in, Copies::transposed);
-        g.M = N, g.N = in, g.K = out;
+        g.M = N;
+        g.N = in;
+        g.K = out;
         g.A = plain_dy;
         g.B = fp8_mat<e4m3>(p, w_, w_.transposed, out);
         g.C = mat(dx, in);

@@ -34,7 +34,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
     c.V = 32000;
     c.norm = NormKind::rmsnorm;
     c.positions = PositionKind::rotary;
-    c.mlp = MlpKind::swiglu;
+    c.mlp = ActivationKind::swiglu;
     c.attention_biases = c.mlp_biases = false;
     c.tied_head = false;
     c.norm_eps = 1e-6f;
@@ -64,7 +64,7 @@ ModelFamily llama_family() {
                         preset("1b", 2048, 24, 32, 5461),    // 1339.08M
                         preset("3b", 2560, 32, 32, 6848),    // 2685.83M
                         preset("7b", 4096, 32, 32, 11008)},  // 6738.42M
-            .mlps = {MlpKind::swiglu},
+            .mlps = activations(/*gated=*/true),
             .hf_class = "LlamaForCausalLM",
             .hf_keys = {{"max_position_embeddings", "context"},
                         {"hidden_size", "channels"},
@@ -73,7 +73,7 @@ ModelFamily llama_family() {
                         {"num_key_value_heads", "kv_heads", [](const DecoderConfig& c) { return c.NH; }},
                         {"head_dim", "head_size", [](const DecoderConfig& c) { return c.C / c.NH; }},
                         {"intermediate_size", "ffn"},
-                        {"hidden_act", "mlp", always("swiglu"), {{"silu", "swiglu"}, {"swish", "swiglu"}}},
+                        activation_key("hidden_act", ActivationKind::swiglu),
                         {"rms_norm_eps", "norm_eps", always(1e-6)},
                         {.key = "rope_theta", .write = rope_base_json},
                         {.key = "rope_scaling", .write = rope_scaling_json},

@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include "kernels/layernorm.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/norm.h"
 #include "model/linear.h"
 
 namespace teon {
@@ -14,7 +13,7 @@ public:
     // label: the name of the norm in the activation plan's rows.
     Norm(ParamBuilder& b, const DecoderConfig& c, const ParamName& name, std::string label)
         : kind_(c.norm), C_(c.C), eps_(c.norm_eps), label_(std::move(label)) {
-        weight_ = b.vector(name, "weight", Role::norm, C_, C_, Init::ones);
+        weight_ = b.vector(name, "weight", Role::norm, C_, C_, row_of(kind_).initial_weight ? Init::ones : Init::zeros);
         if (centered()) bias_ = b.vector(name, "bias", Role::norm, C_, C_, Init::zeros);
     }
 
@@ -23,9 +22,8 @@ public:
         const int N = static_cast<int>(plan.N());
         if (centered()) mean_ = plan.saved_floats(label_ + " mean", 1, Drop::under_block);
         rstd_ = plan.saved_floats(label_ + " 1/std", 1, Drop::under_block);
-        scratch_ = plan.gradient_bytes(Shared::norm_scratch,
-                                       static_cast<int64_t>(centered() ? layernorm_backward_scratch_bytes(N, C_)
-                                                                       : rmsnorm_backward_scratch_bytes(N, C_)));
+        scratch_ =
+            plan.gradient_bytes(Shared::norm_scratch, static_cast<int64_t>(norm_backward_scratch_bytes(kind_, N, C_)));
     }
 
     double flops(int) const { return 0; }
@@ -33,18 +31,19 @@ public:
 
     template <typename T>
     void forward(const Pass<T>& p) const {
-        T* out = p.at(ports_.out.x);
-        float* maximum = p.floats(ports_.out.x_maximum);
-        const T* residual = p.residual(ports_);
-        const T* x = p.at(ports_.in.x);
-        const T* weight = p.weight(weight_);
-        switch (kind_) {
-            case NormKind::layernorm:
-                return layernorm_forward(out, p.floats(mean_), p.floats(rstd_), residual, x, weight, p.weight(bias_),
-                                         p.N(), C_, eps_, p.stream(), maximum);
-            case NormKind::rmsnorm:
-                return rmsnorm_forward(out, p.floats(rstd_), residual, x, weight, p.N(), C_, eps_, p.stream(), maximum);
-        }
+        norm_forward<T>(kind_,
+                        {.out = p.at(ports_.out.x),
+                         .mean = p.floats(mean_),
+                         .rstd = p.floats(rstd_),
+                         .residual = p.residual(ports_),
+                         .x = p.at(ports_.in.x),
+                         .weight = p.weight(weight_),
+                         .bias = centered() ? p.weight(bias_) : nullptr,
+                         .N = p.N(),
+                         .C = C_,
+                         .eps = eps_,
+                         .maximum = p.floats(ports_.out.x_maximum)},
+                        p.stream());
     }
 
     template <typename T>
@@ -54,35 +53,27 @@ public:
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        T* dx = p.at(ports_.in.dx);
-        const T* dout = p.at(ports_.out.dx);
-        const T* dresidual = p.at(ports_.dresidual);
-        const T* x = p.at(ports_.in.x);
-        const T* weight = p.weight(weight_);
-        void* scratch = p.bytes(scratch_);
-        float* maximum = p.floats(ports_.in.dx_maximum);
-        float* in_bias = ports_.in.bias >= 0 ? p.grad(ports_.in.bias) : nullptr;
-        switch (kind_) {
-            case NormKind::layernorm:
-                return layernorm_backward(dx, p.grad(weight_), p.grad(bias_), in_bias, scratch, dout, dresidual, x,
-                                          p.floats(mean_), p.floats(rstd_), weight, p.N(), C_, p.accumulate, p.stream(),
-                                          maximum);
-            case NormKind::rmsnorm:
-                return rmsnorm_backward(dx, p.grad(weight_), scratch, dout, dresidual, x, p.floats(rstd_), weight,
-                                        p.N(), C_, p.accumulate, p.stream(), maximum);
-        }
+        norm_backward<T>(kind_,
+                         {.dx = p.at(ports_.in.dx),
+                          .dweight = p.grad(weight_),
+                          .dbias = centered() ? p.grad(bias_) : nullptr,
+                          .dx_sums = ports_.in.bias >= 0 ? p.grad(ports_.in.bias) : nullptr,
+                          .scratch = p.bytes(scratch_),
+                          .dout = p.at(ports_.out.dx),
+                          .dresidual = p.at(ports_.dresidual),
+                          .x = p.at(ports_.in.x),
+                          .mean = p.floats(mean_),
+                          .rstd = p.floats(rstd_),
+                          .weight = p.weight(weight_),
+                          .N = p.N(),
+                          .C = C_,
+                          .accumulate = p.accumulate,
+                          .maximum = p.floats(ports_.in.dx_maximum)},
+                         p.stream());
     }
 
 private:
-    bool centered() const {
-        switch (kind_) {
-            case NormKind::layernorm:
-                return true;
-            case NormKind::rmsnorm:
-                return false;
-        }
-        return false;
-    }
+    bool centered() const { return row_of(kind_).centered; }
 
     NormKind kind_;
     int C_;

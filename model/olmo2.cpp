@@ -43,7 +43,7 @@ ModelFamily olmo2_family() {
             .presets = {preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
                         preset("1b", 2048, 16, 16, 8192),    // 1484.92M, allenai/OLMo-2-0425-1B
                         preset("7b", 4096, 32, 32, 11008)},  // 7298.62M, allenai/OLMo-2-1124-7B
-            .mlps = {MlpKind::swiglu},
+            .mlps = activations(/*gated=*/true),
             .hf_class = "Olmo2ForCausalLM",
             .hf_keys = hf_keys(),
             .read_hf = llama_family().read_hf};

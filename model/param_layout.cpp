@@ -75,22 +75,22 @@ int64_t ParamLayout::at(int64_t element) const {
 }
 
 std::vector<ParamLayout::Piece> ParamLayout::pieces(Part part) const {
-    std::vector<Piece> found;
+    std::vector<Piece> overlaps;
     const auto ends_before = [](const Piece& piece, int64_t e) { return piece.element + piece.size <= e; };
     for (auto p = std::lower_bound(pieces_.begin(), pieces_.end(), part.offset, ends_before);
          p != pieces_.end() && p->element < part.offset + part.size; ++p) {
         const int64_t from = std::max(p->element, part.offset);
         const int64_t to = std::min(p->element + p->size, part.offset + part.size);
-        found.push_back({from, p->at + from - p->element, to - from});
+        overlaps.push_back({from, p->at + from - p->element, to - from});
     }
-    return found;
+    return overlaps;
 }
 
 std::vector<Part> ParamLayout::in_buffer(const std::vector<Part>& parts) const {
-    std::vector<Part> found;
+    std::vector<Part> buffer_parts;
     for (const Part& part : parts)
-        for (const Piece& piece : pieces(part)) found.push_back({piece.at, piece.size, part.root});
-    return found;
+        for (const Piece& piece : pieces(part)) buffer_parts.push_back({piece.at, piece.size, part.root});
+    return buffer_parts;
 }
 
 std::vector<std::vector<int>> rows_by_window(const ParamTable& table) {
@@ -108,16 +108,16 @@ ParamLayouts::ParamLayouts(const ParamTable& table, DType dtype, const ParamShar
           name_of(dtype));
     const ParamLayout whole = ParamLayout::whole(table);
     const auto own_from = [&](Sharding least) {
-        return shard.own && shard.sharding >= least ? ParamLayout::of_parts(*shard.own) : whole;
+        return shard.own_parts && shard.sharding >= least ? ParamLayout::of_parts(*shard.own_parts) : whole;
     };
     masters = own_from(dtype == DType::bf16 ? Sharding::optimizer : Sharding::all);
     if (dtype == DType::bf16) copy = own_from(Sharding::all);
     gradients = whole;
-    if (shard.own && shard.sharding >= Sharding::gradients) {
+    if (shard.own_parts && shard.sharding >= Sharding::gradients) {
         gradients = ParamLayout::windows(table);
         sums = own_from(Sharding::gradients);
     }
-    if (shard.own && shard.sharding == Sharding::all) weight_windows = ParamLayout::windows(table);
+    if (shard.own_parts && shard.sharding == Sharding::all) weight_windows = ParamLayout::windows(table);
 }
 
 }  // namespace teon

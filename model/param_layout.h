@@ -54,7 +54,8 @@ std::vector<std::vector<int>> rows_by_window(const ParamTable& table);
 // A rank's share of the parameters.
 struct ParamShard {
     Sharding sharding = Sharding::optimizer;
-    std::optional<std::vector<Part>> own = std::nullopt;  // the parts that it updates; nullopt: it keeps everything
+    std::optional<std::vector<Part>> own_parts =
+        std::nullopt;      // the parts that it updates; nullopt: it keeps everything
     bool offload = false;  // optimizer state and, in bf16, the master weights are in host memory
 };
 

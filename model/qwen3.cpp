@@ -55,7 +55,7 @@ ModelFamily qwen3_family() {
                         preset("0.6b", 1024, 28, 16, 8, 128, 3072),         // 596.05M
                         preset("4b", 2560, 36, 32, 8, 128, 9728),           // 4022.47M
                         preset("8b", 4096, 36, 32, 8, 128, 12288, false)},  // 8190.74M
-            .mlps = {MlpKind::swiglu},
+            .mlps = activations(/*gated=*/true),
             .hf_class = "Qwen3ForCausalLM",
             .hf_keys = hf_keys(),
             .read_hf = read_hf};

@@ -50,8 +50,8 @@ void add_field_flag(OptionTable& t, json& given, const ModelField& f, const Mode
                 return t.number(f.flag(), *value, f.least, f.most, f.help);
             else if constexpr (std::is_same_v<T, bool>)
                 return t.toggle(f.flag(), *value, f.help);
-            else if constexpr (std::is_same_v<T, MlpKind>)
-                return t.choice(f.flag(), *value, family.mlps, f.help);
+            else if constexpr (std::is_same_v<T, ActivationKind>)
+                return t.choice(f.flag(), *value, family.mlps, family.help(f));
             else
                 return t.choice(f.flag(), *value, f.help);
         }();
@@ -94,7 +94,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
         "--attention", o.attention,
         "attention by matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash on a GPU that "
         "supports it");
-    if (family.config(family.default_preset).mlp == MlpKind::gelu)
+    if (family.config(family.default_preset).mlp == ActivationKind::gelu)
         t.toggle("--gelu-fusion", o.gelu_fusion,
                  "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
                  "cheap then keeps the output of GELU");

@@ -349,7 +349,7 @@ ParamShard shard_of(const RunPlan& p, int rank) {
     ParamShard shard = {.offload = p.options.offload.optimizer};
     if (p.ranks == 1) return shard;
     shard.sharding = p.sharding;
-    shard.own = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);
+    shard.own_parts = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);
     return shard;
 }
 

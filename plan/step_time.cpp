@@ -46,27 +46,14 @@ double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const Gp
     return flops / (gpu.attention * T / (T + gpu.half_T));
 }
 
-// The bytes that an activation and its backward pass move for each element of the MLP's width, in bf16.
-double mlp_bytes(MlpKind kind) {
-    switch (kind) {
-        case MlpKind::gelu:
-        case MlpKind::gelu_erf:
-        case MlpKind::relu2:
-            return 10;  // reads one and writes one, then reads two and writes one
-        case MlpKind::swiglu:
-            return 16;  // reads two and writes one, then reads three and writes two
-    }
-    return 0;
-}
-
 // Returns the time of kernels other than products. Bytes per token and layer: 12 C for each of two norms, 10 C for the
-// residual stream and the biases, and 10 F for GELU or 16 F for SwiGLU. Besides, 4 Vp per token for the logits, and 8
-// per parameter for the gradients that a micro-batch adds to.
+// residual stream and the biases, and for the activation 10 F, or 16 F with a gate. Besides, 4 Vp per token for the
+// logits, and 8 per parameter for the gradients that a micro-batch adds to.
 double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
     const DecoderConfig& c = p.config;
     const double N = static_cast<double>(p.run.B) * p.run.T;
-    return (N * (c.L * (34.0 * c.C + mlp_bytes(c.mlp) * c.F) + 4.0 * c.Vp()) +
-            8.0 * static_cast<double>(p.params.size())) /
+    const double activation = row_of(c.mlp).elements_moved() * static_cast<double>(size_of(DType::bf16));
+    return (N * (c.L * (34.0 * c.C + activation * c.F) + 4.0 * c.Vp()) + 8.0 * static_cast<double>(p.params.size())) /
            gpu.memory;
 }
 

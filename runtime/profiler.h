@@ -14,7 +14,7 @@ namespace teon {
 
 struct Profile {
     struct Row {
-        std::string name;  // "swiglu_forward_kernel<float>", "gemm 2048 x 512 x 128 NT"
+        std::string name;  // "activation_forward_kernel<float, ...>", "gemm 2048 x 512 x 128 NT"
         int64_t calls = 0;
         double ms = 0, flops = 0;  // flops: products only
     };

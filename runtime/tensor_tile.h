@@ -11,7 +11,7 @@ __device__ __forceinline__ int warp_of_thread() { return static_cast<int>(thread
 
 // Returns x, but hides from the compiler that the value is the same: values that depend on it are computed where they
 // are used, not ahead of loops.
-__device__ __forceinline__ int fresh(int x) {
+__device__ __forceinline__ int opaque(int x) {
 #if defined(__CUDACC__)
     asm volatile("" : "+r"(x));
 #endif

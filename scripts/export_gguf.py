@@ -38,6 +38,9 @@ CHECK_TEXT = (
 KNOWN_HASHES = {"3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454": "gpt-2",
                 "0ef9807a4087ebef797fc749390439009c3b9eda9ad1a097abbe738f486c01e5": "llama-bpe",
                 "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea": "qwen2"}
+# The activation that llama.cpp computes for each model_type, whatever the file says: config.json's key and its values.
+ACTIVATIONS = {"gpt2": ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
+               **dict.fromkeys(("llama", "qwen3", "olmo2"), ("hidden_act", ("silu", "swish")))}
 MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
 
@@ -60,9 +63,17 @@ def check_hash(path):
     return hashlib.sha256(str(model.encode(CHECK_TEXT).ids).encode()).hexdigest()
 
 
+def check_activation(path, config):
+    key, values = ACTIVATIONS.get(config.get("model_type"), (None, ()))
+    if key and config.get(key, values[0]) not in values:
+        raise UsageError(f"{path}: {key} is {config[key]}, but llama.cpp computes {values[0]} in every model of type "
+                         f"{config['model_type']}")
+
+
 def export(checkpoint, out):
     """Writes the folder `out`. Returns the line that says how llama.cpp knows the tokenizer."""
     config = read_json(str(checkpoint / "config.json"), dict)
+    check_activation(checkpoint / "config.json", config)
     out.mkdir(parents=True)
     for pattern in (*MODEL_FILES, *TOKENIZER_FILES):
         for path in sorted(checkpoint.glob(pattern)):

@@ -34,10 +34,11 @@ def gpt2(activation="gelu_new"):
     return GPT2LMHeadModel(config), 61
 
 
-def llama(kv_heads):
+def llama(kv_heads, activation="silu"):
     config = LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=37, num_hidden_layers=2,
                          num_attention_heads=4,
-                         num_key_value_heads=kv_heads, max_position_embeddings=13, rms_norm_eps=1e-6,
+                         num_key_value_heads=kv_heads, hidden_act=activation, max_position_embeddings=13,
+                         rms_norm_eps=1e-6,
                          tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=0,
                          eos_token_id=0)
     return LlamaForCausalLM(config), 67
@@ -185,6 +186,10 @@ def main():
     make("qwen3", *qwen3())
     torch.manual_seed(0)
     make("olmo2", *olmo2())
+    torch.manual_seed(0)
+    make("llama_geglu", *llama(4, "gelu_pytorch_tanh"))
+    torch.manual_seed(0)
+    make("llama_geglu_erf", *llama(4, "gelu"))
 
 
 if __name__ == "__main__":

@@ -95,8 +95,9 @@ FLASH = "kernels/attention_flash: many tiles*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
 QK, ROTARY, REDUCE = "kernels/qk_norm: forward and*", "kernels/rotary: forward and*", "kernels/reduce: sums*"
-GELU, GELU_BACK, EMBED_BACK = "kernels/gelu: forward*", "kernels/gelu: backward*", "kernels/embedding: backward*"
-SYMMETRIC, SWIGLU = "runtime/symmetric_product: equals*", "kernels/swiglu: forward and*"
+ACTIVATION, ACTIVATION_BACK = "kernels/activation: forward*", "kernels/activation: backward*"
+EMBED_BACK = "kernels/embedding: backward*"
+SYMMETRIC = "runtime/symmetric_product: equals*"
 FAULTS = [
     Fault("no barrier", FORWARD, 0, FLASH, RACE),
     Fault("no barrier", KEYS, 1, FLASH, RACE),
@@ -104,7 +105,7 @@ FAULTS = [
     Fault("no barrier", rb"attention_decode_kernel", 0, DECODE, UNWRITTEN),
     Fault("no barrier", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
     Fault("no barrier", rb"embedding_backward_kernel", 0, EMBED_BACK, RACE),
-    Fault("no barrier", rb"column_sums_kernel", 0, GELU_BACK, UNWRITTEN),
+    Fault("no barrier", rb"column_sums_kernel", 0, ACTIVATION_BACK, UNWRITTEN),
     Fault("no barrier", rb"reduce_final_kernel", 0, REDUCE, UNWRITTEN),
     Fault("a barrier for some lanes", rb"reduce_final_kernel", 0, REDUCE, "only some lanes of the warp"),
     Fault("no __syncwarp", FORWARD, 1, FLASH, RACE),
@@ -113,15 +114,15 @@ FAULTS = [
     Fault("waiting for one copy too few", FORWARD, 0, FLASH, COPYING),
     Fault("copies not committed", KEYS, 0, FLASH, COPYING),
     Fault("half a copy", rb"symmetric_product_kernel", 0, SYMMETRIC, "are to be read of a copy of 8"),
-    Fault("no wait for earlier kernels", rb"activation_forward_kernel.*4Gelu", 0, GELU, EARLY),
+    Fault("no wait for earlier kernels", rb"activation_forward_kernel.*4Gelu", 0, ACTIVATION, EARLY),
     Fault("no wait for earlier kernels", rb"norm_forward_kernel", 0, NORM, EARLY),
     Fault("no wait for earlier kernels", rb"rotary_kernel", 0, ROTARY, EARLY),
-    Fault(">= becomes >", rb"activation_forward_kernel.*4Gelu", 0, GELU, "after the last element"),
+    Fault(">= becomes >", rb"activation_forward_kernel.*4Gelu", 0, ACTIVATION, "after the last element"),
     Fault(">= becomes >", rb"rotary_kernel", 0, ROTARY, BEYOND),
     Fault(">= becomes >", rb"reduce_final_kernel", 0, REDUCE, WRONG),
     Fault(">= becomes >", rb"cast_kernel", 0, "kernels/fill: casts*", "after the last element"),
     Fault("a condition's opposite", rb"mirror_kernel", 0, "runtime/linalg: a symm*", ""),
-    Fault("a condition's opposite", rb"swiglu_forward_kernel", 0, SWIGLU, ""),
+    Fault("a condition's opposite", rb"gated_forward_kernel.*6Swiglu", 0, ACTIVATION, ""),
     Fault("a condition's opposite", rb"add_identity_kernel", 0, "kernels/teon: adding*", ""),
     Fault("!= becomes ==", rb"norm_backward_kernel", 0, NORM_BACK, BEYOND),
     Fault("a wider index", rb"embedding_forward_kernel", 0, "kernels/embedding: forward*", ""),
@@ -145,7 +146,7 @@ FAULTS = [
     Fault("another shuffle", rb"attention_softmax_forward_kernel", 0, "kernels/attention: float*", WRONG),
     Fault("a mask of one lane", rb"qk_norm_backward_kernel", 0, QK, "is not in its own mask"),
     Fault("a wrong distance", rb"reduce_partial_kernel", 0, REDUCE, ""),
-    Fault("a missing accumulate", rb"column_sums_kernel", 0, GELU_BACK, WRONG),
+    Fault("a missing accumulate", rb"column_sums_kernel", 0, ACTIVATION_BACK, WRONG),
     Fault("a missing accumulate", rb"bias_partial_kernel", 0, "runtime/linalg: the bias gradient*", WRONG),
     Fault("an fma's sum that is lost", rb"element_update_kernel", 0, "kernels/adamw: three*", WRONG),
     Fault("an fma's sum that is lost", rb"fold_update_kernel", 0, "kernels/teon: the update*", WRONG),
@@ -156,9 +157,9 @@ FAULTS = [
     Fault("an fma's sum that is lost", rb"rotary_kernel", 0, ROTARY, WRONG),
     Fault("an atomic add that reads only", rb".", 0, "runtime/simt: atomicAdd*", WRONG),
     Fault("a lost store", rb"scale_rows_columns_kernel", 0, "optim/orthogonalize: AOL*", ""),
-    Fault("a lost store", rb"swiglu_backward_kernel", 0, SWIGLU, WRONG),
+    Fault("a lost store", rb"gated_backward_kernel.*6Swiglu", 0, ACTIVATION_BACK, WRONG),
     Fault("a lost store to shared memory", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
-    Fault("fewer threads by __launch_bounds__", rb"activation_forward_kernel.*5Relu2", 0, "kernels/relu2: forward*",
+    Fault("fewer threads by __launch_bounds__", rb"activation_forward_kernel.*5Relu2", 0, ACTIVATION,
           "__launch_bounds__"),
     Fault("no wgmma.fence", HOPPER, 1, FLASH, UNFENCED),
     Fault("no wgmma.fence", HOPPER_KEYS, 0, FLASH, UNFENCED),

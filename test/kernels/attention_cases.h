@@ -40,7 +40,8 @@ AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double 
 
 // Documents of random lengths, many of a single token.
 inline std::vector<int> random_documents(int B, int T, uint64_t seed) {
-    std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8), start(cut.size());
+    std::vector<int> cut = random_ints(int64_t{B} * T, seed, 8);
+    std::vector<int> start(cut.size());
     for (int b = 0; b < B; ++b)
         for (int t = 0; t < T; ++t) {
             const bool begins = t == 0 || cut[b * T + t] == 0 || (t > 1 && cut[b * T + t - 1] == 0);
@@ -66,12 +67,15 @@ inline constexpr double kRoundings = 8;
 
 // Attention as a plain bf16 program computes it: every matrix is rounded to bf16, and each operation computes in float.
 inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in) {
-    const int heads = s.NH + 2 * s.NKV, group = s.NH / s.NKV;
+    const int heads = s.NH + 2 * s.NKV;
+    const int group = s.NH / s.NKV;
     auto rounded = [](float x) { return static_cast<float>(bf16(x)); };
     const float scale = rounded(1.0f / std::sqrt(static_cast<float>(s.HS)));
     AttentionOracle<double> o;
     o.out.resize(in.dout.size());
-    std::vector<float> dqkv(in.qkv.size()), p(s.T), dp(s.T);
+    std::vector<float> dqkv(in.qkv.size());
+    std::vector<float> p(s.T);
+    std::vector<float> dp(s.T);
     for (int b = 0; b < s.B; ++b)
         for (int h = 0; h < s.NH; ++h) {
             auto row = [&](int t, int head) { return ((int64_t{b} * s.T + t) * heads + head) * s.HS; };
@@ -82,13 +86,16 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
             };
             for (int t = 0; t < s.T; ++t) {
                 const int first = in.doc_start.empty() ? 0 : in.doc_start[b * s.T + t];
-                const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS, q = row(t, h);
+                const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS;
+                const int64_t q = row(t, h);
                 auto key = [&](int u) { return row(u, s.NH + h / group); };
                 auto value = [&](int u) { return row(u, s.NH + s.NKV + h / group); };
                 auto drop = [&](float x, int u) {
                     return in.factor ? rounded(x * static_cast<float>(in.factor(b, h, t, u))) : x;
                 };
-                float maximum = -INFINITY, sum = 0.0f, reduced = 0.0f;
+                float maximum = -INFINITY;
+                float sum = 0.0f;
+                float reduced = 0.0f;
                 for (int u = first; u <= t; ++u) {
                     p[u] = rounded(scale * dot(in.qkv, q, key(u)));
                     maximum = std::max(maximum, p[u]);
@@ -99,7 +106,8 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                     dp[u] = drop(dot(in.dout, y, value(u)), u);
                     reduced += dp[u] * p[u];
                 }
-                std::vector<float> out(s.HS), dq(s.HS);
+                std::vector<float> out(s.HS);
+                std::vector<float> dq(s.HS);
                 for (int u = first; u <= t; ++u) {
                     const float ds = rounded(rounded(p[u] * (dp[u] - reduced)) * scale);
                     for (int c = 0; c < s.HS; ++c) {
@@ -109,7 +117,10 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                         dqkv[value(u) + c] += drop(p[u], u) * static_cast<float>(in.dout[y + c]);
                     }
                 }
-                for (int c = 0; c < s.HS; ++c) o.out[y + c] = rounded(out[c]), dqkv[q + c] = dq[c];
+                for (int c = 0; c < s.HS; ++c) {
+                    o.out[y + c] = rounded(out[c]);
+                    dqkv[q + c] = dq[c];
+                }
             }
         }
     for (float x : dqkv) o.dqkv.push_back(rounded(x));
@@ -120,7 +131,9 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
 // one rounding of the largest value, because the naive result may be exact by luck, for example with a single key.
 inline std::vector<double> naive_tolerance(const std::vector<Tracked>& expected, const std::vector<double>& naive,
                                            double times) {
-    double error = 0, value = 0, magnitude = 0;
+    double error = 0;
+    double value = 0;
+    double magnitude = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
         error = std::max(error, std::abs(naive[i] - expected[i].value));
         value = std::max(value, std::abs(expected[i].value));

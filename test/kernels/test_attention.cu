@@ -39,7 +39,8 @@ AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, Dr
     attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
     attention_backward(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents,
                        s, context, mask);
-    forward_scratch.get(), backward_scratch.get();  // check the canaries
+    forward_scratch.get();
+    backward_scratch.get();  // check the canaries
     return {out.get(), lse.get(), dqkv.get()};
 }
 
@@ -102,7 +103,8 @@ TEST_CASE("kernels/attention: the oracle's gradient matches central differences 
     for (size_t i = 0; i < qkv.size(); ++i) {
         std::vector<double> up = qkv;
         std::vector<double> down = qkv;
-        up[i] += h, down[i] -= h;
+        up[i] += h;
+        down[i] -= h;
         differences.push_back((value(up) - value(down)) / (2 * h));
     }
     // Truncation: h^2 times third derivatives of order 10. Cancellation in float64: 1e-15 / h.
@@ -152,7 +154,8 @@ TEST_CASE("kernels/attention: the oracle's gradient with dropout matches central
     for (size_t i = 0; i < in.qkv.size(); ++i) {
         std::vector<double> up = in.qkv;
         std::vector<double> down = in.qkv;
-        up[i] += h, down[i] -= h;
+        up[i] += h;
+        down[i] -= h;
         differences.push_back((value(up) - value(down)) / (2 * h));
     }
     // As without dropout, times 1 / (1 - p)^2.
@@ -268,7 +271,8 @@ TEST_CASE("kernels/attention: later tokens change no bit of earlier rows") {
     AttentionResult<float> a = run(s, in);
     AttentionResult<float> b = run(s, other);
     const int64_t kept = int64_t{cut} * s.NH * s.HS;
-    a.out.resize(kept), b.out.resize(kept);
+    a.out.resize(kept);
+    b.out.resize(kept);
     REQUIRE(same_bits(a.out, b.out));
     REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
 }

@@ -1,4 +1,5 @@
 #include "kernels/attention_flash.h"
+#include "kernels/flash_implementations.h"
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
 #include "test/support/os_threads.h"
@@ -50,6 +51,31 @@ std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
 }
 
 }  // namespace
+
+TEST_CASE("kernels/attention_flash: the implementation for each compute capability and head size") {
+    const auto name = [](int capability, int head_size, DType dtype, bool built_for_90a) -> std::string {
+        const FlashImplementation* row =
+            flash_implementation(capability, head_size, dtype,
+                                 [&](const FlashImplementation& r) { return built_for_90a || r.name != "wgmma"; });
+        return row == nullptr ? "none" : std::string(row->name);
+    };
+    for (int head_size : {64, 128}) {
+        for (int capability : {0, 80, 86, 89, 100, 120})
+            REQUIRE(name(capability, head_size, DType::bf16, true) == "mma");
+        REQUIRE(name(90, head_size, DType::bf16, true) == "wgmma");
+        REQUIRE(name(90, head_size, DType::bf16, false) == "mma");  // CUDA_ARCH without sm_90a
+        REQUIRE(name(90, head_size, DType::f32, true) == "none");
+    }
+    for (int head_size : {32, 63, 96, 192, 256}) {
+        REQUIRE(name(90, head_size, DType::bf16, true) == "none");
+        REQUIRE(!flash_attention_supports({1, 16, 2, 1, head_size}, DType::bf16));
+    }
+    REQUIRE(!flash_attention_supports({1, 16, 2, 1, 64}, DType::f32));
+    // This program and device.
+    const int capability = device_info().compute_capability;
+    REQUIRE(flash_attention_hopper_has_code(64) == (capability == 90));
+    REQUIRE(flash_attention_hopper_has_code(128) == (capability == 90));
+}
 
 TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive computation, three times in gradients") {
     constexpr int kHeads[][2] = {{2, 2}, {2, 1}, {4, 2}, {4, 1}};
@@ -164,7 +190,8 @@ TEST_CASE("kernels/attention_flash: later tokens change no bit of earlier rows")
     AttentionResult<bf16> a = run_flash(s, in);
     AttentionResult<bf16> b = run_flash(s, other);
     const int64_t kept = int64_t{cut} * s.NH * s.HS;
-    a.out.resize(kept), b.out.resize(kept);
+    a.out.resize(kept);
+    b.out.resize(kept);
     REQUIRE(same_bits(a.out, b.out));
     REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
 }

@@ -54,7 +54,10 @@ void agrees_with_oracle(int N, int V, int Vp, double std, uint64_t seed, double 
         for (int j = V; j < Vp; ++j) logits[int64_t{n} * Vp + j] = T(j % 2 ? kNaN : kInfinity);
     std::vector<int> targets = random_ints(N, seed + 1, V);
     targets[0] = V - 1;
-    if (N > 2) targets[1] = 0, targets[2] = -1;
+    if (N > 2) {
+        targets[1] = 0;
+        targets[2] = -1;
+    }
 
     Result<T> actual = run(logits, targets, V, Vp, grad_scale);
     ClassifierOracle<Tracked> expected =
@@ -93,7 +96,8 @@ TEST_CASE("kernels/classifier: the oracle's gradient matches central differences
     for (size_t i = 0; i < logits.size(); ++i) {
         std::vector<double> up = logits;
         std::vector<double> down = logits;
-        up[i] += h, down[i] -= h;
+        up[i] += h;
+        down[i] -= h;
         differences.push_back(scale * (total(up) - total(down)) / (2 * h));
     }
     // Truncation: h^2 times a third derivative below 1. Cancellation in float64: 1e-16 / h.

@@ -1,13 +1,10 @@
+#include "kernels/activation.h"
 #include "kernels/fp8.h"
 
 #include <cfloat>
 #include <cmath>
 
-#include "kernels/gelu.h"
-#include "kernels/layernorm.h"
-#include "kernels/relu2.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/swiglu.h"
+#include "kernels/norm.h"
 #include "test/oracle/fp8.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
@@ -18,9 +15,9 @@ using namespace teon::test;
 namespace {
 
 float found_maximum(const std::vector<bf16>& x) {
-    float most = 0;
-    for (const bf16 v : x) most = std::max(most, std::abs(static_cast<float>(v)));
-    return most;
+    float largest = 0;
+    for (const bf16 v : x) largest = std::max(largest, std::abs(static_cast<float>(v)));
+    return largest;
 }
 
 // Compares the copies of x (rows, cols) with the format's rounding of each element, at addresses `offset` elements
@@ -36,10 +33,10 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
     Guarded<bf16> X(shifted, stream);
     Guarded<F> y(n + offset, stream);
     Guarded<F> yt(n + offset, stream);
-    Guarded<float> most(std::vector<float>{maximum}, stream);
+    Guarded<float> x_maximum(std::vector<float>{maximum}, stream);
     Guarded<float> scale(1, stream);
     cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
-             X.data() + offset, most.data(), rows, cols, stream);
+             X.data() + offset, x_maximum.data(), rows, cols, stream);
     const Fp8Format format = kFp8Format<F>;
     const auto largest = static_cast<float>(format.decode(format.largest));
     const float s = maximum == 0.0f ? 1.0f : std::min(largest / maximum, FLT_MAX);
@@ -62,9 +59,9 @@ TEST_CASE("kernels/fp8: absolute_maximum never lowers the maximum, NaN is greate
     const Stream stream;
     const auto maximum = [&](const std::vector<bf16>& x, float before, int offset = 0) {
         Guarded<bf16> X(x, stream);
-        Guarded<float> most(std::vector<float>{before}, stream);
-        absolute_maximum(most.data(), X.data() + offset, std::ssize(x) - offset, stream);
-        return most.get()[0];
+        Guarded<float> largest(std::vector<float>{before}, stream);
+        absolute_maximum(largest.data(), X.data() + offset, std::ssize(x) - offset, stream);
+        return largest.get()[0];
     };
     for (const int n : {1, 31, 32, 33, 1000, 40000, 100003}) {
         CAPTURE(n);
@@ -89,11 +86,11 @@ TEMPLATE_TEST_CASE("kernels/fp8: both copies round as the format does, also at o
                                           {96, 160}, {48, 80}, {129, 8}, {16, 300}};
     for (const auto& [rows, cols] : shapes) {
         const auto x = random_values<bf16>(int64_t{rows} * cols, rows + cols, 0.02);
-        const float most = found_maximum(x);
-        check_cast<TestType>(x, rows, cols, most, true, true);
-        check_cast<TestType>(x, rows, cols, most, true, false);
-        check_cast<TestType>(x, rows, cols, most, false, true);
-        check_cast<TestType>(x, rows, cols, most, true, true, 1);
+        const float largest = found_maximum(x);
+        check_cast<TestType>(x, rows, cols, largest, true, true);
+        check_cast<TestType>(x, rows, cols, largest, true, false);
+        check_cast<TestType>(x, rows, cols, largest, false, true);
+        check_cast<TestType>(x, rows, cols, largest, true, true, 1);
     }
 }
 
@@ -111,10 +108,10 @@ TEMPLATE_TEST_CASE("kernels/fp8: infinity and NaN become NaN, and so do products
         Guarded<bf16> X(x, stream);
         Guarded<TestType> y(256, stream);
         Guarded<TestType> yt(256, stream);
-        Guarded<float> most(std::vector<float>{0.0f}, stream);
+        Guarded<float> largest(std::vector<float>{0.0f}, stream);
         Guarded<float> scale(1, stream);
-        absolute_maximum(most.data(), X.data(), 256, stream);
-        cast_fp8(y.data(), yt.data(), scale.data(), X.data(), most.data(), 16, 16, stream);
+        absolute_maximum(largest.data(), X.data(), 256, stream);
+        cast_fp8(y.data(), yt.data(), scale.data(), X.data(), largest.data(), 16, 16, stream);
         REQUIRE(std::isnan(static_cast<float>(y.get()[100])));
         REQUIRE(std::isnan(static_cast<float>(yt.get()[4 * 16 + 6])));
         REQUIRE(std::isnan(scale.get()[0] * static_cast<float>(y.get()[0])));
@@ -140,44 +137,59 @@ TEST_CASE("kernels/fp8: norms and activation functions find the maximum of the t
         Guarded<float> dweight(C, stream);
         Guarded<float> dbias(C, stream);
         const auto check = [&](int64_t written, auto op) {
-            Guarded<float> most(std::vector<float>{0.0f}, stream);
-            op(most.data());
+            Guarded<float> largest(std::vector<float>{0.0f}, stream);
+            op(largest.data());
             std::vector<T> values = out.get();
             values.resize(static_cast<size_t>(written));
             float expected = 0;
             for (const T v : values) expected = std::max(expected, std::abs(static_cast<float>(v)));
-            REQUIRE(most.get()[0] == expected);
+            REQUIRE(largest.get()[0] == expected);
         };
         const auto scratch = [&](size_t bytes) { return Guarded<std::byte>(static_cast<int64_t>(bytes), stream); };
-        const T* no = nullptr;
-        check(n, [&](float* m) {
-            layernorm_forward(out.data(), mean.data(), rstd.data(), no, x.data(), weight.data(), weight.data(), N, C,
-                              1e-5f, stream, m);
-        });
-        check(n, [&](float* m) {
-            auto s = scratch(layernorm_backward_scratch_bytes(N, C));
-            layernorm_backward(out.data(), dweight.data(), dbias.data(), nullptr, s.data(), dout.data(), no, x.data(),
-                               mean.data(), rstd.data(), weight.data(), N, C, false, stream, m);
-        });
-        check(n, [&](float* m) {
-            rmsnorm_forward(out.data(), rstd.data(), x.data() + n, x.data(), weight.data(), N, C, 1e-5f, stream, m);
-        });
-        check(n, [&](float* m) {
-            auto s = scratch(rmsnorm_backward_scratch_bytes(N, C));
-            rmsnorm_backward(out.data(), dweight.data(), s.data(), dout.data(), dout.data(), x.data(), rstd.data(),
-                             weight.data(), N, C, false, stream, m);
-        });
-        check(n, [&](float* m) { gelu_forward(out.data(), x.data(), n, stream, m); });
-        check(n, [&](float* m) { relu2_forward(out.data(), x.data(), n, stream, m); });
-        check(n, [&](float* m) {
-            auto s = scratch(gelu_backward_scratch_bytes(N, C));
-            gelu_backward(out.data(), dbias.data(), s.data(), x.data(), dout.data(), N, C, false, stream, m);
-        });
-        check(n, [&](float* m) {
-            auto s = scratch(relu2_backward_scratch_bytes(N, C));
-            relu2_backward(out.data(), dbias.data(), s.data(), x.data(), dout.data(), N, C, false, stream, m);
-        });
-        check(n, [&](float* m) { swiglu_forward(out.data(), x.data(), N, C, stream, m); });
-        check(2 * n, [&](float* m) { swiglu_backward(out.data(), x.data(), dout.data(), N, C, stream, m); });
+        for (const NormFunction& row : kNorms) {
+            const bool centered = row.centered;
+            check(n, [&](float* m) {
+                norm_forward<T>(row.kind,
+                                {.out = out.data(),
+                                 .mean = centered ? mean.data() : nullptr,
+                                 .rstd = rstd.data(),
+                                 .residual = centered ? nullptr : x.data() + n,
+                                 .x = x.data(),
+                                 .weight = weight.data(),
+                                 .bias = centered ? weight.data() : nullptr,
+                                 .N = N,
+                                 .C = C,
+                                 .eps = 1e-5f,
+                                 .maximum = m},
+                                stream);
+            });
+            check(n, [&](float* m) {
+                auto s = scratch(norm_backward_scratch_bytes(row.kind, N, C));
+                norm_backward<T>(row.kind,
+                                 {.dx = out.data(),
+                                  .dweight = dweight.data(),
+                                  .dbias = centered ? dbias.data() : nullptr,
+                                  .scratch = s.data(),
+                                  .dout = dout.data(),
+                                  .dresidual = centered ? nullptr : dout.data(),
+                                  .x = x.data(),
+                                  .mean = centered ? mean.data() : nullptr,
+                                  .rstd = rstd.data(),
+                                  .weight = weight.data(),
+                                  .N = N,
+                                  .C = C,
+                                  .accumulate = false,
+                                  .maximum = m},
+                                 stream);
+            });
+        }
+        for (const ActivationFunction& row : kActivations) {
+            check(n, [&](float* m) { activation_forward(row.kind, out.data(), x.data(), N, C, stream, m); });
+            check(n * row.inputs(), [&](float* m) {
+                auto s = scratch(activation_backward_scratch_bytes(row.kind, N, C));
+                activation_backward(row.kind, out.data(), row.gated ? nullptr : dbias.data(), s.data(), x.data(),
+                                    dout.data(), N, C, false, stream, m);
+            });
+        }
     }
 }

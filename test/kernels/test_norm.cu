@@ -1,6 +1,5 @@
-// Layernorm and rmsnorm are one family of kernels (kernels/norm.h), centered or not, with one set of tests.
-#include "kernels/layernorm.h"
-#include "kernels/rmsnorm.h"
+// All rows of kNorms are one family of kernels, centered or not, with one set of tests.
+#include "kernels/norm.h"
 #include "test/oracle/differences.h"
 #include "test/oracle/norm.h"
 #include "test/support/catch.h"
@@ -31,15 +30,15 @@ static const std::vector<Shape> kShapes = {
 namespace {
 
 // One layer: inputs on host and device, outputs on the device, and both passes.
-template <typename Element, bool CENTERED>
+template <typename Element, NormKind KIND>
 struct Layer {
     using T = Element;
-    static constexpr bool centered = CENTERED;
+    static constexpr bool centered = row_of(KIND).centered;
     int N, C;
     const Stream& stream;
     double mean_of_x = 0.5;
     std::vector<T> x = random_values<T>(size(), 1, 1.0, mean_of_x), weight = random_values<T>(C, 3, 0.5, 1.0),
-                   bias = CENTERED ? random_values<T>(C, 4) : std::vector<T>(C), dout = random_values<T>(size(), 5),
+                   bias = centered ? random_values<T>(C, 4) : std::vector<T>(C), dout = random_values<T>(size(), 5),
                    dresidual = random_values<T>(size(), 6), residual = random_values<T>(size(), 10);
     std::vector<float> dweight_before = random_values<float>(C, 7), dbias_before = random_values<float>(C, 8),
                        dx_sums_before = random_values<float>(C, 9);
@@ -47,9 +46,7 @@ struct Layer {
         dresidual_device{dresidual, stream}, residual_device{residual, stream}, out{size(), stream}, dx{size(), stream};
     Guarded<float> mean{std::vector<float>(N), stream}, rstd{N, stream}, dweight{dweight_before, stream},
         dbias{dbias_before, stream}, dx_sums{dx_sums_before, stream};
-    Guarded<std::byte> scratch{
-        static_cast<int64_t>(CENTERED ? layernorm_backward_scratch_bytes(N, C) : rmsnorm_backward_scratch_bytes(N, C)),
-        stream};
+    Guarded<std::byte> scratch{static_cast<int64_t>(norm_backward_scratch_bytes(KIND, N, C)), stream};
 
     Layer(int N, int C, const Stream& stream, double mean_of_x = 0.5)
         : N(N), C(C), stream(stream), mean_of_x(mean_of_x) {}
@@ -58,14 +55,18 @@ struct Layer {
 
     // Returns the bytes of all outputs.
     std::string forward(bool with_residual = false) {
-        const T* residual = with_residual ? residual_device.data() : nullptr;
-        const T* x = x_device.data();
-        if constexpr (CENTERED) {
-            layernorm_forward(out.data(), mean.data(), rstd.data(), residual, x, weight_device.data(),
-                              bias_device.data(), N, C, kEps, stream);
-        } else {
-            rmsnorm_forward(out.data(), rstd.data(), residual, x, weight_device.data(), N, C, kEps, stream);
-        }
+        teon::norm_forward<T>(KIND,
+                              {.out = out.data(),
+                               .mean = centered ? mean.data() : nullptr,
+                               .rstd = rstd.data(),
+                               .residual = with_residual ? residual_device.data() : nullptr,
+                               .x = x_device.data(),
+                               .weight = weight_device.data(),
+                               .bias = centered ? bias_device.data() : nullptr,
+                               .N = N,
+                               .C = C,
+                               .eps = kEps},
+                              stream);
         return bytes_of(out.get(), mean.get(), rstd.get());
     }
 
@@ -83,7 +84,7 @@ struct Layer {
         for (Guarded<float>* sums : {&dweight, &dbias, &dx_sums}) sums->set(std::vector<float>(C, before));
         queue_backward(dx.data(), dresidual_device.data(), true, accumulate);
         std::vector<float> all = dweight.get();
-        if constexpr (CENTERED) {
+        if constexpr (centered) {
             for (Guarded<float>* sums : {&dbias, &dx_sums})
                 for (float x : sums->get()) all.push_back(x);
         }
@@ -91,27 +92,36 @@ struct Layer {
     }
 
     void queue_backward(T* dx, const T* dresidual, bool sums, bool accumulate) {
-        const T* x = x_device.data();
-        if constexpr (CENTERED) {
-            layernorm_backward(dx, dweight.data(), dbias.data(), sums ? dx_sums.data() : nullptr, scratch.data(),
-                               dout_device.data(), dresidual, x, mean.data(), rstd.data(), weight_device.data(), N, C,
-                               accumulate, stream);
-        } else {
-            rmsnorm_backward(dx, dweight.data(), scratch.data(), dout_device.data(), dresidual, x, rstd.data(),
-                             weight_device.data(), N, C, accumulate, stream);
-        }
+        teon::norm_backward<T>(KIND,
+                               {.dx = dx,
+                                .dweight = dweight.data(),
+                                .dbias = centered ? dbias.data() : nullptr,
+                                .dx_sums = centered && sums ? dx_sums.data() : nullptr,
+                                .scratch = scratch.data(),
+                                .dout = dout_device.data(),
+                                .dresidual = dresidual,
+                                .x = x_device.data(),
+                                .mean = centered ? mean.data() : nullptr,
+                                .rstd = rstd.data(),
+                                .weight = weight_device.data(),
+                                .N = N,
+                                .C = C,
+                                .accumulate = accumulate},
+                               stream);
         scratch.get();  // checks the canaries
     }
 
     template <typename Number>
     auto expected_forward() const {
-        return norm_forward(widen<Number>(x), widen<Number>(weight), widen<Number>(bias), N, C, kEps, CENTERED);
+        return test::norm_forward(widen<Number>(x), widen<Number>(weight), widen<Number>(bias), N, C, kEps, centered);
     }
 };
 
 }  // namespace
 
-#define EVERY_NORM (Layer<float, true>), (Layer<bf16, true>), (Layer<float, false>), (Layer<bf16, false>)
+#define EVERY_NORM                                                                                              \
+    (Layer<float, NormKind::layernorm>), (Layer<bf16, NormKind::layernorm>), (Layer<float, NormKind::rmsnorm>), \
+        (Layer<bf16, NormKind::rmsnorm>)
 
 TEST_CASE("kernels/norm: the oracle's backward is the derivative of its forward") {
     const int N = 3;
@@ -121,9 +131,9 @@ TEST_CASE("kernels/norm: the oracle's backward is the derivative of its forward"
     const auto weight = widen<double>(random_values<float>(C, 3));
     const auto bias = widen<double>(random_values<float>(C, 4));
     for (bool centered : {true, false}) {
-        const auto gradients = norm_backward(dout, x, weight, N, C, kEps, centered);
+        const auto gradients = test::norm_backward(dout, x, weight, N, C, kEps, centered);
         auto loss = [&](const auto& x, const auto& weight, const auto& bias) {
-            return dot(norm_forward(x, weight, bias, N, C, kEps, centered).out, dout);
+            return dot(test::norm_forward(x, weight, bias, N, C, kEps, centered).out, dout);
         };
         REQUIRE(gradient_error([&](const auto& v) { return loss(v, weight, bias); }, x, gradients.dx) < 1e-7);
         REQUIRE(gradient_error([&](const auto& v) { return loss(x, v, bias); }, weight, gradients.dweight) < 1e-7);
@@ -157,8 +167,8 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
         INFO("N = " << N << ", C = " << C);
         TestType layer(N, C, stream);
         layer.forward();
-        auto expected = norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x), widen<Tracked>(layer.weight),
-                                      N, C, kEps, TestType::centered);
+        auto expected = test::norm_backward(widen<Tracked>(layer.dout), widen<Tracked>(layer.x),
+                                            widen<Tracked>(layer.weight), N, C, kEps, TestType::centered);
         auto* dx = layer.dx.data();
         auto* dresidual = layer.dresidual_device.data();
         auto* dout = layer.dout_device.data();
@@ -195,7 +205,7 @@ TEMPLATE_TEST_CASE("kernels/norm: backward matches the oracle and adds to the pa
 
 TEST_CASE("kernels/norm: the variance survives a mean much larger than the deviation") {
     Stream stream;
-    Layer<float, true> layer(5, 768, stream, 4096.0);
+    Layer<float, NormKind::layernorm> layer(5, 768, stream, 4096.0);
     layer.forward();
     // The mean has a rounding error of up to 2^-12 * 4, and the variance of 1 is off by its square. A variance from
     // sums of squares would be off by 1.

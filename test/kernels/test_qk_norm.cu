@@ -66,8 +66,17 @@ struct Device {
         dqkv.set(dout);
         dq.set(dq_before);
         dk.set(dk_before);
-        teon::qk_norm_backward(dqkv.data(), dq.data(), dk.data(), scratch.data(), x_device.data(), rstd.data(),
-                               q_device.data(), k_device.data(), s.N, s.v, accumulate, stream);
+        teon::qk_norm_backward<T>({.dqkv = dqkv.data(),
+                                   .dq_weight = dq.data(),
+                                   .dk_weight = dk.data(),
+                                   .scratch = scratch.data(),
+                                   .x = x_device.data(),
+                                   .rstd = rstd.data(),
+                                   .q_weight = q_device.data(),
+                                   .k_weight = k_device.data(),
+                                   .N = s.N,
+                                   .accumulate = accumulate},
+                                  s.v, stream);
         scratch.get();  // checks the canaries
     }
 };

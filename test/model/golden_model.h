@@ -11,23 +11,35 @@
 
 namespace teon::test {
 
-constexpr int kGoldenB = 3, kGoldenT = 13;
+constexpr int kGoldenB = 3;
+constexpr int kGoldenT = 13;
 
-inline const std::vector<std::string> kGoldenModels = {"gpt2",      "gpt2_relu2", "gpt2_erf", "llama",
-                                                       "llama_gqa", "llama_31",   "qwen3",    "olmo2"};
+inline const std::vector<std::string> kGoldenModels = {
+    "gpt2",      "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf",
+    "llama_gqa", "llama_31",   "qwen3",    "olmo2"};
 
 inline DecoderConfig golden_config(const std::string& name) {
     const std::string family = name.substr(0, name.find('_'));
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
-    c.L = 2, c.C = 24, c.max_T = kGoldenT, c.NH = c.NKV = gpt2 ? 3 : 4, c.V = gpt2 ? 61 : 67, c.F = gpt2 ? 96 : 37;
-    if (name == "gpt2_relu2") c.mlp = MlpKind::relu2;
-    if (name == "gpt2_erf") c.mlp = MlpKind::gelu_erf;
+    c.L = 2;
+    c.C = 24;
+    c.max_T = kGoldenT;
+    c.NH = c.NKV = gpt2 ? 3 : 4;
+    c.V = gpt2 ? 61 : 67;
+    c.F = gpt2 ? 96 : 37;
+    if (name == "gpt2_relu2") c.mlp = ActivationKind::relu2;
+    if (name == "gpt2_erf") c.mlp = ActivationKind::gelu_erf;
+    if (name == "llama_geglu") c.mlp = ActivationKind::geglu;
+    if (name == "llama_geglu_erf") c.mlp = ActivationKind::geglu_erf;
     if (name == "llama_31") {
         c.attention_biases = c.mlp_biases = c.tied_head = true;
-        c.rope_scaling = 8.0f, c.rope_low_turns = 1.0f, c.rope_high_turns = 4.0f, c.rope_original_context = 512;
+        c.rope_scaling = 8.0f;
+        c.rope_low_turns = 1.0f;
+        c.rope_high_turns = 4.0f;
+        c.rope_original_context = 512;
     }
-    if (!gpt2 && name != "llama") c.NKV = 2;
+    if (!gpt2 && name != "llama" && c.mlp == ActivationKind::swiglu) c.NKV = 2;
     if (family == "qwen3") c.head_size = 10;
     return c;
 }

@@ -18,7 +18,8 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int B = 2, T = 33;
+constexpr int B = 2;
+constexpr int T = 33;
 
 const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "llama", "qwen3", "olmo2", "gpt2 post"};
 // And with dropout, in all placements of norms, with and without biases.
@@ -35,8 +36,12 @@ DecoderConfig small_config(const std::string& name) {
     const std::string family = model.substr(0, model.find(' '));
     const bool gpt2 = family == "gpt2";
     DecoderConfig c = family_of(family).config("tiny");
-    c.L = 3, c.C = 48, c.NH = 4, c.NKV = gpt2 ? 4 : 2, c.F = gpt2 ? 192 : 133;
-    if (model == "gpt2 relu2") c.mlp = MlpKind::relu2;
+    c.L = 3;
+    c.C = 48;
+    c.NH = 4;
+    c.NKV = gpt2 ? 4 : 2;
+    c.F = gpt2 ? 192 : 133;
+    if (model == "gpt2 relu2") c.mlp = ActivationKind::relu2;
     if (family == "qwen3") c.head_size = 20;
     if (drops) c.dropout = 0.25f;
     if (model.ends_with(" post")) {
@@ -99,7 +104,11 @@ struct Fp8Run {
 private:
     static DecoderConfig fp8_config(const std::string& model) {
         DecoderConfig c = small_config(model);
-        c.C = 64, c.F = 176, c.max_T = 32, c.head_size = 0, c.init_std = 0.1f;
+        c.C = 64;
+        c.F = 176;
+        c.max_T = 32;
+        c.head_size = 0;
+        c.init_std = 0.1f;
         return c;
     }
     static DecoderRun fp8_run(MatmulDType dtype, const RecomputePlan& recompute, bool keeps) {
@@ -270,7 +279,8 @@ TEST_CASE("model/decoder: offloaded blocks change no bit") {
         // Two micro-batches, the second one smaller, and an evaluation between them.
         const auto outcome = [&](const RecomputePlan& recompute, int offloaded) {
             DecoderRun run = small_run(family, DType::bf16);
-            run.recompute = recompute, run.offloaded_blocks = offloaded;
+            run.recompute = recompute;
+            run.offloaded_blocks = offloaded;
             ModelRunner r(c, run);
             r.model->params().initialize(7, r.context.stream);
             const DeviceBatch first = random_batch(B, 11, c.V, r.context.stream);
@@ -405,7 +415,9 @@ TEST_CASE("model/decoder: an evaluation has the bits of the same model without d
 
 TEST_CASE("model/decoder: flash attention is not chosen with dropout, and refused if it is asked for") {
     DecoderConfig c = small_config("llama");
-    c.C = 128, c.NH = c.NKV = 2, c.dropout = 0.1f;
+    c.C = 128;
+    c.NH = c.NKV = 2;
+    c.dropout = 0.1f;
     DecoderRun run{B, T, DType::bf16};
     REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
     run.attention = AttentionKind::flash;
@@ -487,7 +499,11 @@ TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention
         for (bool documents : {false, true}) {
             INFO(family << (documents ? ", documents" : ""));
             DecoderConfig c = small_config(family);
-            c.L = 2, c.C = 128, c.NH = 2, c.NKV = family.starts_with("gpt2") ? 2 : 1, c.max_T = 70;
+            c.L = 2;
+            c.C = 128;
+            c.NH = 2;
+            c.NKV = family.starts_with("gpt2") ? 2 : 1;
+            c.max_T = 70;
             if (family == "qwen3") c.head_size = 64;
             c.init_std = 0.15f;
             std::vector<int> doc_start(2 * 70);
@@ -560,7 +576,8 @@ TEST_CASE("model/decoder: automatic attention is flash if it is supported and th
     DecoderConfig c = small_config("llama");
     DecoderRun run{B, T, DType::bf16};
     REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);  // head size 12
-    c.C = 128, c.NH = c.NKV = 2;
+    c.C = 128;
+    c.NH = c.NKV = 2;
     REQUIRE(resolve_attention(c, run) == (flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm));
     run.dtype = DType::f32;
     REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);

@@ -155,7 +155,8 @@ TEST_CASE("model/family: both names of an activation in transformers are accepte
             for (const char* name : {"gelu_pytorch_tanh", "gelu"})
                 REQUIRE(error_with(j, "activation_function", name).empty());
         else
-            REQUIRE(error_with(j, "hidden_act", "swish").empty());
+            for (const char* name : {"silu", "swish", "gelu_pytorch_tanh", "gelu_new", "gelu"})
+                REQUIRE(error_with(j, "hidden_act", name).empty());
     }
 }
 
@@ -188,9 +189,9 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
             changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
         }
         for (const auto& [key, value] : changes) {
-            const std::string found = error_with(j, key, value);
-            INFO(family.name << " " << key << " " << value << ": " << found);
-            REQUIRE(contains(found, key == "head_dim" ? "head" : key));
+            const std::string message = error_with(j, key, value);
+            INFO(family.name << " " << key << " " << value << ": " << message);
+            REQUIRE(contains(message, key == "head_dim" ? "head" : key));
         }
         REQUIRE(error_with(j, "quantization_config", nullptr).empty());  // null means absent
         REQUIRE(error_with(j, "dtype", "bfloat16").empty());
@@ -198,13 +199,13 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
 }
 
 TEST_CASE("model/family: the model of another program names that program") {
-    for (const ModelFamily& given : families())
+    for (const ModelFamily& other : families())
         for (const ModelFamily& family : families()) {
-            if (family.name == given.name) continue;
-            const json j = written(given.config(given.default_preset));
-            const std::string found = error_of<UsageError>([&] { check_program(j, {family}, "folder/config.json"); });
-            REQUIRE(found ==
-                    "folder/config.json: model_type is '" + given.name + "'; its program is ./train_" + given.name);
+            if (family.name == other.name) continue;
+            const json j = written(other.config(other.default_preset));
+            const std::string message = error_of<UsageError>([&] { check_program(j, {family}, "folder/config.json"); });
+            REQUIRE(message ==
+                    "folder/config.json: model_type is '" + other.name + "'; its program is ./train_" + other.name);
         }
     const json unknown = {{"model_type", "mamba"}};
     check_program(unknown, {llama_family()}, "folder/config.json");

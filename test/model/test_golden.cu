@@ -12,7 +12,8 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int B = kGoldenB, T = kGoldenT;
+constexpr int B = kGoldenB;
+constexpr int T = kGoldenT;
 
 // Reasons for the bounds. In float, the longest chain of a result has some 30 roundings of 2^-24 and sums of at most 96
 // terms; the largest measured distance is 2e-6 of a tensor's norm, and a wrong formula shows as 1e-2 or more. In bf16,
@@ -21,11 +22,13 @@ constexpr int B = kGoldenB, T = kGoldenT;
 // reach the stream undiminished, while a pre-norm branch adds only a fraction of the stream. PyTorch's own ten steps in
 // bf16 end 0.035 from those in float64 (Qwen3's: 0.004); the bound of losses is twice that.
 double gradient_bound(const std::string& model, DType dtype) {
-    return dtype == DType::f32 ? 1e-5 : model == "olmo2" ? 0.07 : 0.05;
+    if (dtype == DType::f32) return 1e-5;
+    return model == "olmo2" ? 0.07 : 0.05;
 }
 double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
 double loss_bound(const std::string& model, DType dtype) {
-    return dtype == DType::f32 ? 2e-6 : model == "olmo2" ? 0.07 : 0.02;
+    if (dtype == DType::f32) return 2e-6;
+    return model == "olmo2" ? 0.07 : 0.02;
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ namespace {
 template <typename F, typename T>
 std::vector<double> as_fp8(const std::vector<T>& x) {
     const Fp8Format format = kFp8Format<F>;
-    float most = 0;
-    for (const T v : x) most = std::max(most, std::abs(static_cast<float>(v)));
-    const float s = static_cast<float>(format.decode(format.largest)) / most;
+    float largest = 0;
+    for (const T v : x) largest = std::max(largest, std::abs(static_cast<float>(v)));
+    const float s = static_cast<float>(format.decode(format.largest)) / largest;
     std::vector<double> seen;
     for (const T v : x) seen.push_back(format.decode(format.round(static_cast<float>(v) * s)) * double{1.0f / s});
     return seen;
@@ -38,7 +38,9 @@ std::vector<Tracked> tracked(const std::vector<double>& x) { return {x.begin(), 
 
 // One Linear with its memory and N rows.
 struct LinearRun {
-    static constexpr int N = 48, kIn = 80, kOut = 112;
+    static constexpr int N = 48;
+    static constexpr int kIn = 80;
+    static constexpr int kOut = 112;
     const ParamName name = {"h.{}.x", "h.{}.x"};
     ParamTable table;
     ParamBuilder builder{table, false};
@@ -77,7 +79,8 @@ struct LinearRun {
     void pass(bool accumulate) {
         const Stream& stream = context.stream;
         Batch batch;
-        batch.B = 1, batch.T = N;
+        batch.B = 1;
+        batch.T = N;
         const Pass<bf16> p{context, *params, *memory, batch, 0, accumulate};
         if (const Tensor maxima = memory->plan().maxima(); maxima.row >= 0)
             zero(static_cast<std::byte*>(p.bytes(maxima)), memory->plan().rows()[maxima.row].total(), stream);
@@ -89,8 +92,10 @@ struct LinearRun {
         Guarded<bf16> DX(N * kIn, stream);
         linear.forward(p, Y.data(), X.data(), N, A.data());
         linear.backward(p, DX.data(), DY.data(), X.data(), N, accumulate, DA.data());
-        y = Y.get(), dx = DX.get();
-        dw = gradient(linear.weight), db = gradient(linear.bias);
+        y = Y.get();
+        dx = DX.get();
+        dw = gradient(linear.weight);
+        db = gradient(linear.bias);
     }
 
     std::vector<float> gradient(int row) {

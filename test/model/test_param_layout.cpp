@@ -63,17 +63,17 @@ TEST_CASE("model/param_layout: the ranks' own parts hold each element once, with
             const Ownership ownership(table, plan, place(table, plan, options, ranks), options);
             int64_t held = 0;
             for (int rank = 0; rank < ranks; ++rank) {
-                const ParamLayout own = ParamLayout::of_parts(ownership.of(rank));
-                REQUIRE(own.size() > 0);  // even if the rank owns nothing
+                const ParamLayout rank_part = ParamLayout::of_parts(ownership.of(rank));
+                REQUIRE(rank_part.size() > 0);  // even if the rank owns nothing
                 int64_t end = 0;
-                for (const ParamLayout::Piece& p : own.pieces({0, table.size()})) {
+                for (const ParamLayout::Piece& p : rank_part.pieces({0, table.size()})) {
                     REQUIRE(p.at >= end);
                     REQUIRE(p.at % 64 == p.element % 64);
-                    REQUIRE(own.at(p.element + p.size - 1) == p.at + p.size - 1);
+                    REQUIRE(rank_part.at(p.element + p.size - 1) == p.at + p.size - 1);
                     end = p.at + p.size;
                     held += p.size;
                 }
-                REQUIRE(end <= own.size());
+                REQUIRE(end <= rank_part.size());
             }
             int64_t all = 0;
             for (const Part& part : ownership.all()) all += part.size;
@@ -101,11 +101,11 @@ TEST_CASE("model/param_layout: pieces() returns the pieces of a part that the la
 
 TEST_CASE("model/param_layout: each sharding includes the previous ones") {
     const ParamTable table = make_table({6, 8, 13, 11, true, 4, 16});
-    const std::vector<Part> own = {{64, 100, 0}};
+    const std::vector<Part> parts = {{64, 100, 0}};
     for (DType dtype : {DType::bf16, DType::f32}) {
         for (const auto& [sharding, name] : kEnumNames<Sharding>) {
             INFO(name);
-            const ParamLayouts held(table, dtype, {sharding, own});
+            const ParamLayouts held(table, dtype, {sharding, parts});
             const ParamLayouts alone(table, dtype, {sharding});
             const bool divides_masters =
                 sharding == Sharding::all || (dtype == DType::bf16 && sharding != Sharding::none);

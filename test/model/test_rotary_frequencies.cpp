@@ -27,7 +27,10 @@ TEST_CASE("model/rotary_frequencies: Llama 3.1's scaling keeps short waves, divi
     c.head_size = 128;
     c.rope_base = 5e5f;
     const std::vector<float> plain = rotary_frequencies(c);
-    c.rope_scaling = 8.0f, c.rope_low_turns = 1.0f, c.rope_high_turns = 4.0f, c.rope_original_context = 8192;
+    c.rope_scaling = 8.0f;
+    c.rope_low_turns = 1.0f;
+    c.rope_high_turns = 4.0f;
+    c.rope_original_context = 8192;
     const std::vector<float> scaled = rotary_frequencies(c);
     int kept = 0;
     int divided = 0;

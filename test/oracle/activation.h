@@ -1,9 +1,10 @@
-// GELU (tanh form and exact form), squared ReLU and SwiGLU, serial. R is double or Tracked.
+// The activation functions of the MLP, serial. R is double or Tracked.
 #pragma once
 
 #include <cmath>
 #include <vector>
 
+#include "kernels/activation_kinds.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {
@@ -25,8 +26,10 @@ std::vector<R> gelu_backward(const std::vector<R>& x, const std::vector<R>& dout
     using std::tanh;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i], k = std::sqrt(2.0 / M_PI);
-        const R u = k * (v + R(0.044715) * v * v * v), du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
+        const R v = x[i];
+        const R k = std::sqrt(2.0 / M_PI);
+        const R u = k * (v + R(0.044715) * v * v * v);
+        const R du = k * (R(1.0) + R(3.0 * 0.044715) * v * v);
         const R sech = R(2.0) / (exp(u) + exp(-u));
         dx.push_back(dout[i] * (R(0.5) * (R(1.0) + tanh(u)) + R(0.5) * v * sech * sech * du));
     }
@@ -48,7 +51,8 @@ std::vector<R> gelu_erf_backward(const std::vector<R>& x, const std::vector<R>& 
     using std::exp;
     std::vector<R> dx;
     for (size_t i = 0; i < x.size(); ++i) {
-        const R v = x[i], density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
+        const R v = x[i];
+        const R density = R(1.0 / std::sqrt(2.0 * M_PI)) * exp(R(-0.5) * v * v);
         dx.push_back(dout[i] * (R(0.5) * erfc(-v / R(std::sqrt(2.0))) + v * density));
     }
     return dx;
@@ -68,32 +72,87 @@ std::vector<R> relu2_backward(const std::vector<R>& x, const std::vector<R>& dou
     return dx;
 }
 
-// gate_up (N, 2F), gate first.
 template <typename R>
-std::vector<R> swiglu_forward(const std::vector<R>& gate_up, int N, int F) {
+std::vector<R> silu_forward(const std::vector<R>& x) {
     using std::exp;
     std::vector<R> out;
-    for (int row = 0; row < N; ++row)
-        for (int j = 0; j < F; ++j) {
-            const R g = gate_up[size_t(row) * 2 * F + j], u = gate_up[size_t(row) * 2 * F + F + j];
-            out.push_back(g * u / (R(1.0) + exp(-g)));
-        }
+    for (R v : x) out.push_back(v / (R(1.0) + exp(-v)));
     return out;
 }
 
 template <typename R>
-std::vector<R> swiglu_backward(const std::vector<R>& gate_up, const std::vector<R>& dout, int N, int F) {
+std::vector<R> silu_backward(const std::vector<R>& x, const std::vector<R>& dout) {
     using std::exp;
-    std::vector<R> dgate_up(gate_up.size());
+    std::vector<R> dx;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const R s = R(1.0) / (R(1.0) + exp(-x[i]));
+        dx.push_back(dout[i] * (s + x[i] * s / (R(1.0) + exp(x[i]))));
+    }
+    return dx;
+}
+
+// The function f of a kind: out = f(x), or f(gate) * up.
+template <typename R>
+struct ActivationOracle {
+    std::vector<R> (*forward)(const std::vector<R>& x);
+    std::vector<R> (*backward)(const std::vector<R>& x, const std::vector<R>& dout);
+};
+template <typename R>
+ActivationOracle<R> activation_oracle(ActivationKind kind) {
+    switch (kind) {
+        case ActivationKind::gelu:
+        case ActivationKind::geglu:
+            return {gelu_forward<R>, gelu_backward<R>};
+        case ActivationKind::gelu_erf:
+        case ActivationKind::geglu_erf:
+            return {gelu_erf_forward<R>, gelu_erf_backward<R>};
+        case ActivationKind::relu2:
+            return {relu2_forward<R>, relu2_backward<R>};
+        case ActivationKind::swiglu:
+            return {silu_forward<R>, silu_backward<R>};
+        case ActivationKind::count:
+            break;
+    }
+    return {};
+}
+
+// Columns [begin, begin + F) of x (N, width).
+template <typename R>
+std::vector<R> columns(const std::vector<R>& x, int N, int width, int begin, int F) {
+    std::vector<R> part;
     for (int row = 0; row < N; ++row)
-        for (int j = 0; j < F; ++j) {
-            const size_t gate = size_t(row) * 2 * F + j, up = gate + F;
-            const R g = gate_up[gate], u = gate_up[up], d = dout[size_t(row) * F + j];
-            const R s = R(1.0) / (R(1.0) + exp(-g)), ds = s / (R(1.0) + exp(g));
-            dgate_up[gate] = d * u * (s + g * ds);
-            dgate_up[up] = d * g * s;
-        }
-    return dgate_up;
+        for (int j = 0; j < F; ++j) part.push_back(x[size_t(row) * width + begin + j]);
+    return part;
+}
+
+// x: (N, F), or with a gate (N, 2F), gate first.
+template <typename R>
+std::vector<R> activation_forward(const ActivationFunction& row, const std::vector<R>& x, int N, int F) {
+    const ActivationOracle<R> f = activation_oracle<R>(row.kind);
+    if (!row.gated) return f.forward(x);
+    std::vector<R> out = f.forward(columns(x, N, 2 * F, 0, F));
+    const std::vector<R> up = columns(x, N, 2 * F, F, F);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = out[i] * up[i];
+    return out;
+}
+
+template <typename R>
+std::vector<R> activation_backward(const ActivationFunction& row, const std::vector<R>& x, const std::vector<R>& dout,
+                                   int N, int F) {
+    const ActivationOracle<R> f = activation_oracle<R>(row.kind);
+    if (!row.gated) return f.backward(x, dout);
+    const std::vector<R> gate = columns(x, N, 2 * F, 0, F);
+    const std::vector<R> up = columns(x, N, 2 * F, F, F);
+    const std::vector<R> activated = f.forward(gate);
+    std::vector<R> of_gate;  // what f.backward takes
+    for (size_t i = 0; i < dout.size(); ++i) of_gate.push_back(dout[i] * up[i]);
+    const std::vector<R> dgate = f.backward(gate, of_gate);
+    std::vector<R> dx;
+    for (size_t begin = 0; begin < dout.size(); begin += size_t(F)) {
+        for (size_t i = begin; i < begin + size_t(F); ++i) dx.push_back(dgate[i]);
+        for (size_t i = begin; i < begin + size_t(F); ++i) dx.push_back(dout[i] * activated[i]);
+    }
+    return dx;
 }
 
 }  // namespace teon::test

@@ -27,7 +27,8 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
                                     const std::function<double(int, int, int, int)>& factor = nullptr) {
     using std::exp;
     using std::log;
-    const int heads = s.NH + 2 * s.NKV, group = s.NH / s.NKV;
+    const int heads = s.NH + 2 * s.NKV;
+    const int group = s.NH / s.NKV;
     auto packed = [&](int b, int t, int head) { return ((int64_t{b} * s.T + t) * heads + head) * s.HS; };
     auto plain = [&](int b, int t, int head) { return ((int64_t{b} * s.T + t) * s.NH + head) * s.HS; };
     const R scale(1.0 / std::sqrt(static_cast<double>(s.HS)));
@@ -36,13 +37,15 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
     o.out.resize(static_cast<size_t>(int64_t{s.B} * s.T * s.NH * s.HS));
     o.lse.resize(static_cast<size_t>(int64_t{s.B} * s.NH * s.T));
     if (!dout.empty()) o.dqkv.resize(qkv.size());
-    std::vector<R> p(static_cast<size_t>(s.T)), dp(static_cast<size_t>(s.T));
+    std::vector<R> p(static_cast<size_t>(s.T));
+    std::vector<R> dp(static_cast<size_t>(s.T));
 
     for (int b = 0; b < s.B; ++b)
         for (int h = 0; h < s.NH; ++h)
             for (int t = 0; t < s.T; ++t) {
                 const int first = doc_start.empty() ? 0 : doc_start[static_cast<size_t>(b * s.T + t)];
-                const int64_t q = packed(b, t, h), y = plain(b, t, h);
+                const int64_t q = packed(b, t, h);
+                const int64_t y = plain(b, t, h);
                 auto key = [&](int u) { return packed(b, u, s.NH + h / group); };
                 auto value = [&](int u) { return packed(b, u, s.NH + s.NKV + h / group); };
                 auto drop = [&](const R& x, int u) { return factor ? x * R(factor(b, h, t, u)) : x; };

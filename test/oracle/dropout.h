@@ -10,7 +10,8 @@ namespace teon::test {
 
 inline std::array<uint32_t, 4> philox_oracle(std::array<uint32_t, 4> x, uint32_t k0, uint32_t k1) {
     for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        const uint64_t product0 = uint64_t{x[0]} * 0xD2511F53u, product1 = uint64_t{x[2]} * 0xCD9E8D57u;
+        const uint64_t product0 = uint64_t{x[0]} * 0xD2511F53u;
+        const uint64_t product1 = uint64_t{x[2]} * 0xCD9E8D57u;
         x = {uint32_t(product1 >> 32) ^ x[1] ^ k0, uint32_t(product1), uint32_t(product0 >> 32) ^ x[3] ^ k1,
              uint32_t(product0)};
     }

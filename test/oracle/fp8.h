@@ -15,7 +15,9 @@ struct Fp8Format {
 
     double decode(int code) const {
         const double sign = code >= 128 ? -1.0 : 1.0;
-        const int a = code & 127, mantissa = a & ((1 << mantissa_bits) - 1), exponent = a >> mantissa_bits;
+        const int a = code & 127;
+        const int mantissa = a & ((1 << mantissa_bits) - 1);
+        const int exponent = a >> mantissa_bits;
         const int bias = (1 << (exponent_bits - 1)) - 1;
         if (a == largest + 1 && has_infinity) return sign * std::numeric_limits<double>::infinity();
         if (a > largest) return std::numeric_limits<double>::quiet_NaN();
@@ -29,7 +31,8 @@ struct Fp8Format {
         for (int step = 64; step > 0; step /= 2)
             if (below + step <= largest && decode(below + step) <= std::abs(x)) below += step;
         if (below < largest) {
-            const double to_below = std::abs(x) - decode(below), to_above = decode(below + 1) - std::abs(x);
+            const double to_below = std::abs(x) - decode(below);
+            const double to_above = decode(below + 1) - std::abs(x);
             if (to_above < to_below || (to_above == to_below && below % 2 == 1)) ++below;
         }
         return below | (std::signbit(x) ? 128 : 0);

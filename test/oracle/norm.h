@@ -26,7 +26,8 @@ Norm<R> norm_forward(const std::vector<R>& x, const std::vector<R>& weight, cons
     Norm<R> result;
     for (int row = 0; row < N; ++row) {
         const R* v = &x[static_cast<size_t>(row) * C];
-        R mean = 0.0, variance = 0.0;
+        R mean = 0.0;
+        R variance = 0.0;
         for (int j = 0; j < C && centered; ++j) mean += v[j] / R(C);
         for (int j = 0; j < C; ++j) variance += (v[j] - mean) * (v[j] - mean) / R(C);
         const R rstd = R(1.0) / sqrt(variance + R(eps));
@@ -50,9 +51,12 @@ NormGradients<R> norm_backward(const std::vector<R>& dout, const std::vector<R>&
     result.dweight.assign(C, R(0.0));
     result.dbias.assign(C, R(0.0));
     for (int row = 0; row < N; ++row) {
-        const R *v = &x[static_cast<size_t>(row) * C], *d = &dout[static_cast<size_t>(row) * C];
-        const R mean = forward.mean[row], rstd = forward.rstd[row];
-        R drstd = 0.0, dmean = 0.0;
+        const R* v = &x[static_cast<size_t>(row) * C];
+        const R* d = &dout[static_cast<size_t>(row) * C];
+        const R mean = forward.mean[row];
+        const R rstd = forward.rstd[row];
+        R drstd = 0.0;
+        R dmean = 0.0;
         for (int j = 0; j < C; ++j) {
             result.dweight[j] += d[j] * (v[j] - mean) * rstd;
             result.dbias[j] += d[j];

@@ -73,7 +73,8 @@ inline Svd svd(const Matrix& x) {
         return {t.V, t.S, t.U};
     }
     const int n = x.cols;
-    Matrix w = transposed(x), v(n, n);  // rows of w are the columns
+    Matrix w = transposed(x);
+    Matrix v(n, n);  // rows of w are the columns
     for (int i = 0; i < n; ++i) v(i, i) = 1;
     auto dot = [&](int p, int q) { return std::inner_product(&w(p, 0), &w(p, 0) + w.cols, &w(q, 0), 0.0); };
     const double nothing = 1e-16 * std::sqrt(inner(x, x));  // shorter columns are rounding errors
@@ -82,15 +83,19 @@ inline Svd svd(const Matrix& x) {
         again = false;
         for (int p = 0; p < n; ++p)
             for (int q = p + 1; q < n; ++q) {
-                const double a = dot(p, p), b = dot(q, q), c = dot(p, q);
+                const double a = dot(p, p);
+                const double b = dot(q, q);
+                const double c = dot(p, q);
                 if (!(std::abs(c) > 1e-15 * std::sqrt(a * b)) || std::sqrt(std::min(a, b)) <= nothing) continue;
                 again = true;
                 const double zeta = (b - a) / (2 * c);
                 const double t = std::copysign(1.0, zeta) / (std::abs(zeta) + std::sqrt(1 + zeta * zeta));
-                const double cosine = 1 / std::sqrt(1 + t * t), sine = t * cosine;
+                const double cosine = 1 / std::sqrt(1 + t * t);
+                const double sine = t * cosine;
                 auto rotate = [&](Matrix& m) {
                     for (int j = 0; j < m.cols; ++j) {
-                        const double mp = m(p, j), mq = m(q, j);
+                        const double mp = m(p, j);
+                        const double mq = m(q, j);
                         m(p, j) = cosine * mp - sine * mq;
                         m(q, j) = sine * mp + cosine * mq;
                     }
@@ -151,7 +156,8 @@ inline Matrix with_spectrum(int rows, int cols, const std::vector<double>& sigma
         return x;
     };
     const int r = std::min(rows, cols);
-    Matrix u = orthonormal_rows(gaussian(r, rows, seed)), v = orthonormal_rows(gaussian(r, cols, seed + 1));
+    Matrix u = orthonormal_rows(gaussian(r, rows, seed));
+    Matrix v = orthonormal_rows(gaussian(r, cols, seed + 1));
     for (int k = 0; k < r; ++k)
         for (int i = 0; i < rows; ++i) u(k, i) *= sigma[k];
     return transposed(u) * v;
@@ -217,8 +223,8 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
     Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
     for (int t = 0; t < steps; ++t) {
         const NsTriple q = set.at(aol ? t + 1 : t);
-        const Matrix r = in.stored(in.multiply(y, transposed(y))),
-                     z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
+        const Matrix r = in.stored(in.multiply(y, transposed(y)));
+        const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         y = in.stored(combination(q.a, y, 1, in.multiply(z, y)));
     }
     return x.rows <= x.cols ? y : transposed(y);
@@ -228,7 +234,9 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
 inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
     const std::function<bool(int)>& restarts = [](int) { return false; }, bool aol = false) {
-    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set)), r, Q;
+    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
+    Matrix r;
+    Matrix Q;
     for (int t = 0; t < steps; ++t) {
         const NsTriple q = set.at(aol ? t + 1 : t);
         if (Q.rows == 0) r = in.stored(in.multiply(y, transposed(y)));
@@ -253,7 +261,9 @@ inline Matrix gram_newton_schulz(
 
 // The matricization of slices M_k along `mode`, as in section 2.2 of the paper: the fibers of `mode` are the columns.
 inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
-    const int m = slices[0].rows, n = slices[0].cols, K = static_cast<int>(slices.size());
+    const int m = slices[0].rows;
+    const int n = slices[0].cols;
+    const int K = static_cast<int>(slices.size());
     Matrix z = mode == 1 ? Matrix(m, n * K) : mode == 2 ? Matrix(n, m * K) : Matrix(K, m * n);
     for (int k = 0; k < K; ++k)
         for (int i = 0; i < m; ++i)

@@ -52,7 +52,8 @@ QkNormGradients<R> qk_norm_backward(const std::vector<R>& dout, const std::vecto
     result.dq_weight.assign(v.q_width, R(0.0));
     result.dk_weight.assign(v.k_width, R(0.0));
     for_each_vector(N, v, [&](int i, int64_t begin, int64_t end) {
-        std::vector<R> d(dout.begin() + begin, dout.begin() + end), values(x.begin() + begin, x.begin() + end);
+        std::vector<R> d(dout.begin() + begin, dout.begin() + end);
+        std::vector<R> values(x.begin() + begin, x.begin() + end);
         if (i < v.normed()) {
             const bool query = i < v.queries;
             const NormGradients<R> g =

@@ -34,6 +34,8 @@ VOCABULARY, LENGTH, WINDOWS = 61, 24, 4
 CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["--mlp", "relu2"]),
          "gpt2 with exact GELU": ("train_gpt2", ["--mlp", "gelu-erf"]),
          "llama": ("train_llama", ["--ffn", 37]),
+         "llama with GEGLU": ("train_llama", ["--mlp", "geglu"]),
+         "qwen3 with exact GEGLU": ("train_qwen3", ["--mlp", "geglu-erf"]),
          "llama with fewer key/value heads": ("train_llama", ["--kv-heads", 2, "--rope-base", 500]),
          "llama with scaled positions": ("train_llama", ["--rope-scaling", 4]),
          "llama with a head size of its own": ("train_llama", ["--head-size", 20]),
@@ -111,7 +113,7 @@ class ExportTest(RunCase):
                 self.assertEqual(again[-1]["val_loss"], metrics[-1]["val_loss"])
 
     def test_published_variants_are_imported_and_exported_with_their_loss(self):
-        """Llama 3.1's scaling of positions, biases, exact GELU, and keys that change no result."""
+        """Llama 3.1's scaling of positions, biases, other activations, and keys that change no result."""
         common = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
         shape = {"hidden_size": 48, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 4,
                  "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None} | common
@@ -122,6 +124,9 @@ class ExportTest(RunCase):
         base = {"rope_theta": 1e4}
         cases = {"llama with llama3's scaling": transformers.LlamaConfig(**shape, rope_parameters=llama3 | base),
                  "llama with biases": transformers.LlamaConfig(**shape, **biases, mlp_bias=True),
+                 "llama with GEGLU": transformers.LlamaConfig(**shape, hidden_act="gelu_pytorch_tanh"),
+                 "llama with T5's GEGLU": transformers.LlamaConfig(**shape, hidden_act="gelu_new"),
+                 "olmo2 with exact GEGLU": transformers.Olmo2Config(**shape, hidden_act="gelu"),
                  "qwen3 with biases": transformers.Qwen3Config(**shape, **biases, head_dim=20),
                  "olmo2 with both": transformers.Olmo2Config(**shape, **biases, rope_parameters=llama3 | base),
                  "gpt2 with exact GELU": transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=256,

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/gelu.h"
+#include "kernels/activation.h"
 #include "runtime/context.h"
 #include "runtime/profiler.h"
 
@@ -25,7 +25,7 @@ TEST_CASE("runtime/profiler: kernels and products between start and stop are cou
     Buffer<float> x(n * n);
     Buffer<float> y(n * n);
     zero(x.data(), n * n, context.stream);
-    auto activate = [&] { gelu_forward(y.data(), x.data(), n * n, context.stream); };
+    auto activate = [&] { activation_forward(ActivationKind::gelu, y.data(), x.data(), n, n, context.stream); };
     activate();
     std::optional<Profiler> profiler(std::in_place, context.stream);
     for (int i = 0; i < 3; ++i) activate();
@@ -57,9 +57,9 @@ TEST_CASE("runtime/profiler: of nested work only the outermost counts") {
     Profiler profiler(context.stream);
     {
         const ProfileScope outer(context.stream, [] { return std::string("outer"); });
-        gelu_forward(x.data(), x.data(), 64, context.stream);
+        activation_forward(ActivationKind::gelu, x.data(), x.data(), 1, 64, context.stream);
     }
-    gelu_forward(x.data(), x.data(), 64, context.stream);
+    activation_forward(ActivationKind::gelu, x.data(), x.data(), 1, 64, context.stream);
     const Profile profile = profiler.result();
     REQUIRE(profile.rows.size() == 2);
     REQUIRE(find(profile, "outer")->calls == 1);
@@ -73,6 +73,6 @@ TEST_CASE("runtime/profiler: one profiler of a stream at a time, and its stream 
     zero(x.data(), 64, other.stream);
     Profiler profiler(context.stream);
     REQUIRE_THROWS_AS(Profiler(context.stream), Error);
-    gelu_forward(x.data(), x.data(), 64, other.stream);
+    activation_forward(ActivationKind::gelu, x.data(), x.data(), 1, 64, other.stream);
     REQUIRE(profiler.result().rows.empty());
 }

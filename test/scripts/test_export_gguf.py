@@ -108,6 +108,23 @@ class ExportTest(RunCase):
                     self.assertIn(f"of the kind {kind}", result.stderr)
                     self.assertFalse((self.folder / "out").exists())
 
+    def test_an_activation_that_llama_cpp_does_not_compute_is_refused(self):
+        for config, supported in (({"model_type": "llama", "hidden_act": "silu"}, True),
+                                  ({"model_type": "llama", "hidden_act": "gelu_pytorch_tanh"}, False),
+                                  ({"model_type": "qwen3", "hidden_act": "gelu"}, False),
+                                  ({"model_type": "gpt2", "activation_function": "gelu_new"}, True),
+                                  ({"model_type": "gpt2"}, True),
+                                  ({"model_type": "gpt2", "activation_function": "relu2"}, False)):
+            with self.subTest(config):
+                (self.folder / "config.json").write_text(json.dumps(config))
+                if supported:
+                    self.export(self.folder)
+                else:
+                    error = self.export(self.folder, expect=2).stderr
+                    self.assertIn(f"{list(config)[1]} is {list(config.values())[1]}, but llama.cpp computes", error)
+                    self.assertFalse((self.folder / "out").exists())
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+
     def test_wrong_usage_is_one_line(self):
         error = self.export(self.folder, expect=2).stderr
         self.assertIn("no config.json; give a checkpoint", error)

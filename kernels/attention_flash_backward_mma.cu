@@ -1,44 +1,20 @@
-// The backward pass of flash attention. attention_flash.cu describes the method.
+// The backward pass of flash attention with mma. attention_flash_mma.cu describes the method.
+#include "kernels/attention_flash_backward_mma.h"
+
 #include "base/integer.h"
-#include "kernels/attention_flash.h"
-#include "kernels/attention_flash_backward_hopper.h"
-#include "kernels/attention_flash_hopper.h"
-#include "kernels/column_sums.h"
+#include "kernels/flash_backward.h"
 
 namespace teon {
 
 namespace {
 
-// stats (B, NH, T): log2(e) lse and D of each row. HS / 8 threads share a row. The grid is (rows of a sequence,
-// sequences).
-template <int HS>
-__global__ void flash_attention_stats_kernel(RowStats* stats, const bf16* dout, const bf16* out, const float* lse,
-                                             FlashShape<HS> s) {
-    wait_for_earlier_kernels();
-    constexpr int kLanes = HS / 8;
-    const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int row = static_cast<int>(thread / kLanes);
-    const int rows = s.T * s.NH;
-    const int b = static_cast<int>(blockIdx.y);
-    float D = 0.0f;
-    if (row < rows) {
-        const int64_t begin = static_cast<int64_t>(b) * s.T * s.plain_row + thread * 8;
-        const auto dy = load_vec<8>(dout + begin);
-        const auto y = load_vec<8>(out + begin);
-        FOR_VEC(i, 8) D += static_cast<float>(dy[i]) * static_cast<float>(y[i]);
-    }
-#pragma unroll
-    for (int bit = kLanes / 2; bit > 0; bit /= 2) D += __shfl_xor_sync(0xffffffffu, D, bit);
-    if (row < rows && thread % kLanes == 0) {
-        const int64_t at = s.row(b, row % s.NH, row / s.NH);
-        stats[at] = RowStats{{lse[at] * kLog2E, D}};
-    }
-}
-
 template <int HS>
 struct QueryGradientTiles {
-    static constexpr int kQueries = HS == 64 ? 128 : 64, kKeys = 32;
-    static constexpr int M = kQueries / (16 * kFlashWarps), N = kKeys / 8, C = HS / 8;
+    static constexpr int kQueries = HS == 64 ? 128 : 64;
+    static constexpr int kKeys = 32;
+    static constexpr int M = kQueries / (16 * kFlashWarps);
+    static constexpr int N = kKeys / 8;
+    static constexpr int C = HS / 8;
     using Query = FlashTile<kQueries, HS>;
     using Key = FlashTile<kKeys, HS>;
     static constexpr size_t kBytes = (2 * Query::kElements + 4 * Key::kElements) * sizeof(bf16);
@@ -134,8 +110,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
 
 template <int HS>
 struct KeyGradientTiles {
-    static constexpr int kKeys = HS == 64 ? 128 : 64, kQueries = 32;
-    static constexpr int M = kKeys / (16 * kFlashWarps), N = kQueries / 8, C = HS / 8;
+    static constexpr int kKeys = HS == 64 ? 128 : 64;
+    static constexpr int kQueries = 32;
+    static constexpr int M = kKeys / (16 * kFlashWarps);
+    static constexpr int N = kQueries / 8;
+    static constexpr int C = HS / 8;
     using Key = FlashTile<kKeys, HS>;
     using Query = FlashTile<kQueries, HS>;
     // After the tiles, per stage: statistics and first keys of the queries.
@@ -236,7 +215,8 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });
         }
         finish_copies();
-        head = next_head, query = next_query;
+        head = next_head;
+        query = next_query;
     }
 
     flash_scale(dk, s.scale);
@@ -250,57 +230,21 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
 static_assert(
     kFlashBlocksFit<QueryGradientTiles<64>, QueryGradientTiles<128>, KeyGradientTiles<64>, KeyGradientTiles<128>>);
 
-constexpr int kWarpRows = 16;  // the fewest rows for which a warp writes column sums
-
-// Bytes of the parts of scratch, in their order.
-struct BackwardScratch {
-    size_t stats, column_sums;
-    BackwardScratch(const AttentionShape& s, bool sums_columns) {
-        const auto floats = [](int64_t n) { return round_up(static_cast<size_t>(n) * sizeof(float), size_t{256}); };
-        stats = floats(int64_t{2} * s.B * s.NH * s.T);
-        column_sums = sums_columns ? floats(int64_t{s.B} * ceil_div(s.T, kWarpRows) * s.qkv_width()) : 0;
-    }
-};
-
 }  // namespace
 
-size_t flash_attention_scratch_bytes(const AttentionShape& s, bool sums_columns) {
-    const BackwardScratch parts(s, sums_columns);
-    return parts.stats + parts.column_sums;
-}
-
-void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
-                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
-                              float* dbias, bool accumulate) {
-    for_flash_head_size(s, {dqkv, scratch, dout, qkv, out}, [&]<int HS>(Constant<HS>) {
+int flash_attention_mma_backward(const FlashBackward& a, const Stream& stream) {
+    return with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
         using QueryTiles = QueryGradientTiles<HS>;
         using KeyTiles = KeyGradientTiles<HS>;
-        const FlashShape<HS> shape(s, doc_start);
-        const BackwardScratch parts(s, dbias != nullptr);
-        auto* const stats = static_cast<RowStats*>(scratch);
-        auto* const partial =
-            dbias ? reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + parts.stats) : nullptr;
-        const auto add_bias = [&](int rows) {
-            if (dbias == nullptr) return;
-            const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
-            add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);
-        };
-        constexpr int kStatsThreads = 256;
-        constexpr int kRowsPerBlock = kStatsThreads / (HS / 8);
-        launch<flash_attention_stats_kernel<HS>>({dim3(flash_tiles(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
-                                                 stream, stats, dout, out, lse, shape);
-        if (flash_attention_hopper_runs<HS>()) {
-            flash_attention_hopper_backward<HS>(dqkv, partial, dout, qkv, stats, shape, s.B, stream);
-            return add_bias(kHopperWarpRows);
-        }
-        launch<flash_attention_key_gradient_kernel<HS>>(
-            {dim3(flash_tiles(s.T, KeyTiles::kKeys), s.NKV, s.B), kFlashThreads, KeyTiles::kBytes}, stream, dqkv,
-            partial, dout, qkv, stats, shape);
-        launch<flash_attention_query_gradient_kernel<HS>>(
-            {dim3(flash_tiles(s.T, QueryTiles::kQueries), s.NH, s.B), kFlashThreads, QueryTiles::kBytes}, stream, dqkv,
-            partial, dout, qkv, stats, shape);
         static_assert(QueryTiles::M == KeyTiles::M);
-        add_bias(16 * KeyTiles::M);
+        const FlashShape<HS> s(a.shape, a.doc_start);
+        launch<flash_attention_key_gradient_kernel<HS>>(
+            {dim3(ceil_div(s.T, KeyTiles::kKeys), s.NKV, a.shape.B), kFlashThreads, KeyTiles::kBytes}, stream, a.dqkv,
+            a.partial, a.dout, a.qkv, a.stats, s);
+        launch<flash_attention_query_gradient_kernel<HS>>(
+            {dim3(ceil_div(s.T, QueryTiles::kQueries), s.NH, a.shape.B), kFlashThreads, QueryTiles::kBytes}, stream,
+            a.dqkv, a.partial, a.dout, a.qkv, a.stats, s);
+        return 16 * KeyTiles::M;
     });
 }
 

@@ -1,0 +1,281 @@
+// LayerNorm (Ba et al., arXiv 1607.06450) and RMSNorm (Zhang & Sennrich, arXiv 1910.07467), which is LayerNorm without
+// mean and bias.
+//
+// Forward, for each row x of C elements: mean m, variance v = mean (x - m)^2, rstd = 1 / sqrt(v + eps),
+// xhat = (x - m) rstd, out = residual + xhat * weight + bias.
+//
+// Backward: dbias = sum over rows of dout, dweight = sum over rows of dout * xhat. With g = dout * weight = dL/dxhat,
+// d xhat_j / d x_i = rstd (delta_ij - 1/C - xhat_i xhat_j / C), so dx = rstd (g - mean(g) - xhat mean(g * xhat)).
+// Without the mean m, 1/C and mean(g) are absent.
+#include "kernels/norm.h"
+
+#include <type_traits>
+
+#include "kernels/column_sums.h"
+#include "kernels/maximum.h"
+
+namespace teon {
+
+// ---- formulas -----------------------------------------------------------------------------------
+//
+// gain(weight) multiplies xhat. Its derivative is 1.
+
+struct LayerNorm {
+    static constexpr bool kCentered = true;
+    static __device__ __forceinline__ float gain(float weight) { return weight; }
+};
+
+struct RmsNorm {
+    static constexpr bool kCentered = false;
+    static __device__ __forceinline__ float gain(float weight) { return weight; }
+};
+
+template <NormKind KIND>
+struct FormulaOfNorm;  // a kind without a formula does not compile
+template <>
+struct FormulaOfNorm<NormKind::layernorm> : std::type_identity<LayerNorm> {};
+template <>
+struct FormulaOfNorm<NormKind::rmsnorm> : std::type_identity<RmsNorm> {};
+
+// ---- kernels ------------------------------------------------------------------------------------
+
+// out = residual + (x - mean) * rstd * weight + bias, for one row. The variance takes a second pass over x, because the
+// mean of squares minus the square of the mean cancels if |mean| is much larger than the deviation.
+template <typename T, typename Shape, typename Norm, bool MAXIMUM>
+__global__ void __launch_bounds__(Shape::kBlock) norm_forward_kernel(NormForward<T> a) {
+    wait_for_earlier_kernels();
+    constexpr int W = Shape::kWidth;
+    const int row = Shape::row();
+    const int C = a.C;
+    if (row >= a.N) return;
+    T* const out = a.out + int64_t{row} * C;
+    const T* const x = a.x + int64_t{row} * C;
+    const T* const residual = a.residual;
+
+    RowCache<T, Shape> cache;
+    Vec<float, W> sums{};
+    Shape::for_each(C, [&](int slot, int j) {
+        const Vec<T, W> v = load_vec<W>(x + j);
+        cache.keep(slot, v);
+        FOR_VEC(k, W) {
+            const float f = static_cast<float>(v[k]);
+            sums[k] += Norm::kCentered ? f : f * f;
+        }
+    });
+    const float count = static_cast<float>(C);
+    float mu = 0.0f;
+    float variance = Shape::sum(sums) / count;
+    if constexpr (Norm::kCentered) {
+        mu = variance;
+        sums = {};
+        Shape::for_each(C, [&](int slot, int j) {
+            const auto v = cache.get(slot, x + j);
+            FOR_VEC(k, W) sums[k] += (v[k] - mu) * (v[k] - mu);
+        });
+        variance = Shape::sum(sums) / count;
+    }
+    const float scale = 1.0f / sqrtf(variance + a.eps);
+    [[maybe_unused]] int maximum_bits = 0;
+    Shape::for_each(C, [&](int slot, int j) {
+        auto v = cache.get(slot, x + j);
+        const auto w = load_floats<W>(a.weight + j);
+        Vec<float, W> b{};
+        if constexpr (Norm::kCentered) b = load_floats<W>(a.bias + j);
+        FOR_VEC(k, W) v[k] = (v[k] - mu) * scale * Norm::gain(w[k]) + b[k];
+        if (residual != nullptr) {
+            const auto r = load_floats<W>(residual + int64_t{row} * C + j);
+            FOR_VEC(k, W) v[k] += r[k];
+        }
+        store_floats(out + j, v);
+        if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, v);
+    });
+    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, maximum_bits);
+    if (Shape::lane() == 0) {
+        if constexpr (Norm::kCentered) a.mean[row] = mu;
+        a.rstd[row] = scale;
+    }
+}
+
+// The number of quantities that the backward pass sums over rows: dout * xhat, for the weight's gradient; and if
+// centered also dout, for the bias's gradient, and dx, for the gradient of a bias that was added to x.
+constexpr int norm_sums(bool centered) { return centered ? 3 : 1; }
+constexpr int kNormChunks = 2048;  // at most
+constexpr int kNormChunkRows = 8;  // at least
+
+// The sums of one worker (the lanes of a RowShape), by kind and column: in registers if they fit beside the held row,
+// else in `memory`, where each lane accesses only its own columns.
+template <typename Shape, int KINDS>
+struct NormSums {
+    static constexpr int W = Shape::kWidth;
+    static constexpr bool kInRegisters = Shape::kHeld > 0 && Shape::kHeld* W* KINDS <= 96;
+    Vec<float, W> held[kInRegisters ? KINDS : 1][kInRegisters ? Shape::kHeld : 1] = {};
+    float* memory;
+    int C;
+
+    __device__ __forceinline__ NormSums(float* memory, int C) : memory(memory), C(C) {
+        if constexpr (!kInRegisters) {
+            for (int kind = 0; kind < KINDS; ++kind)
+                Shape::for_each(C, [&](int, int j) { store_vec(memory + kind * C + j, Vec<float, W>{}); });
+        }
+    }
+    __device__ __forceinline__ void add(int kind, int slot, int j, const Vec<float, W>& x) {
+        if constexpr (kInRegisters) {
+            FOR_VEC(k, W) held[kind][slot][k] += x[k];
+        } else {
+            auto sum = load_vec<W>(memory + kind * C + j);
+            FOR_VEC(k, W) sum[k] += x[k];
+            store_vec(memory + kind * C + j, sum);
+        }
+    }
+    // Stores the sums to `to`, which may be `memory`.
+    __device__ __forceinline__ void store(float* to) const {
+        if constexpr (kInRegisters) {
+#pragma unroll
+            for (int kind = 0; kind < KINDS; ++kind)
+                Shape::for_each(C, [&](int slot, int j) { store_vec(to + kind * C + j, held[kind][slot]); });
+        } else if (to != memory) {
+            for (int kind = 0; kind < KINDS; ++kind)
+                Shape::for_each(C,
+                                [&](int, int j) { store_vec(to + kind * C + j, load_vec<W>(memory + kind * C + j)); });
+        }
+    }
+};
+
+// Whether the backward kernel finds the maximum of dx as it writes dx. For longer rows this would take more registers
+// than there are, and a separate pass costs little beside products of that width.
+template <typename Shape>
+inline constexpr bool kFusesMaximum = Shape::kHeld == 4;
+
+// Each worker processes the rows of a chunk one after the other:
+// dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; RmsNorm has no mean of g.
+// partial (chunks, norm_sums, C): the sums over the rows of each chunk. Each tensor is read once. The bound of one
+// block keeps ptxas from spilling registers of the narrowest shape to make more blocks fit.
+template <typename T, typename Shape, typename Norm, bool MAXIMUM>
+__global__ void __launch_bounds__(Shape::kBlock, Shape::kWidth == 1 ? 1 : 0)
+    norm_backward_kernel(NormBackward<T> a, float* partial, int chunk_rows, bool sums_in_shared) {
+    wait_for_earlier_kernels();
+    constexpr int W = Shape::kWidth;
+    constexpr int kKinds = norm_sums(Norm::kCentered);
+    DYN_SHARED(float, shared);
+    const int C = a.C;
+    const int chunk = Shape::row();
+    const int first = chunk * chunk_rows;
+    const int last = std::min(a.N, first + chunk_rows);
+    if (first >= a.N) return;
+    partial += int64_t{chunk} * kKinds * C;
+    const int worker = static_cast<int>(threadIdx.x) / Shape::kLanes;
+    NormSums<Shape, kKinds> sums(sums_in_shared ? shared + worker * kKinds * C : partial, C);
+
+    const float count = static_cast<float>(C);
+    [[maybe_unused]] int maximum_bits = 0;
+    for (int row = first; row < last; ++row) {
+        const int64_t begin = int64_t{row} * C;
+        const T* const x_row = a.x + begin;
+        const T* const dout_row = a.dout + begin;
+        const float scale = a.rstd[row];
+        float mu = 0.0f;
+        if constexpr (Norm::kCentered) mu = a.mean[row];
+
+        RowCache<T, Shape> x_cache;
+        RowCache<T, Shape> dout_cache;
+        Vec<float, W> g_sums{};
+        Vec<float, W> gx_sums{};
+        Shape::for_each(C, [&](int slot, int j) {
+            x_cache.keep(slot, load_vec<W>(x_row + j));
+            dout_cache.keep(slot, load_vec<W>(dout_row + j));
+        });
+        Shape::for_each(C, [&](int slot, int j) {
+            const auto v = x_cache.get(slot, x_row + j);
+            const auto d = dout_cache.get(slot, dout_row + j);
+            const auto w = load_floats<W>(a.weight + j);
+            FOR_VEC(k, W) {
+                const float g = d[k] * Norm::gain(w[k]);
+                g_sums[k] += g;
+                gx_sums[k] += g * (v[k] - mu);
+            }
+        });
+        float g_mean = 0.0f;
+        if constexpr (Norm::kCentered) g_mean = Shape::sum(g_sums) / count;
+        const float gx_mean = Shape::sum(gx_sums) * scale / count;
+        Shape::for_each(C, [&](int slot, int j) {
+            const auto v = x_cache.get(slot, x_row + j);
+            const auto d = dout_cache.get(slot, dout_row + j);
+            const auto w = load_floats<W>(a.weight + j);
+            Vec<float, W> result{};
+            Vec<float, W> of_weight;
+            if (a.dresidual != nullptr) result = load_floats<W>(a.dresidual + begin + j);
+            FOR_VEC(k, W) {
+                const float xhat = (v[k] - mu) * scale;
+                of_weight[k] = d[k] * xhat;
+                result[k] += scale * (d[k] * Norm::gain(w[k]) - g_mean - xhat * gx_mean);
+            }
+            store_floats(a.dx + begin + j, result);
+            if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, result);
+            sums.add(0, slot, j, of_weight);
+            if constexpr (Norm::kCentered) {
+                sums.add(1, slot, j, d);
+                sums.add(2, slot, j, result);
+            }
+        });
+    }
+    sums.store(partial);
+    if constexpr (MAXIMUM) raise_maximum<T>(a.maximum, maximum_bits);
+}
+
+// ---- launchers ----------------------------------------------------------------------------------
+
+// Calls f(formula) with the formula of `kind`.
+template <typename F>
+static void with_formula(NormKind kind, F f) {
+    with_constant(kind, [&]<NormKind KIND>(EnumConstant<KIND>) {
+        using Norm = typename FormulaOfNorm<KIND>::type;
+        static_assert(Norm::kCentered == row_of(KIND).centered);
+        f(Norm());
+    });
+}
+
+template <typename T>
+void norm_forward(NormKind kind, const NormForward<T>& a, const Stream& stream) {
+    const bool aligned = vec_aligned<T, kVecWidth<T>>(a.C, a.out, a.residual, a.x, a.weight, a.bias);
+    with_formula(kind, [&]<typename Norm>(Norm) {
+        for_row_shape<T, true>(aligned, a.C, [&]<typename Shape>(Shape) {
+            with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                launch<norm_forward_kernel<T, Shape, Norm, MAXIMUM>>({Shape::blocks(a.N), Shape::kBlock}, stream, a);
+            });
+        });
+    });
+}
+
+size_t norm_backward_scratch_bytes(NormKind kind, int N, int C) {
+    return chunk_sums_bytes(N, kNormChunks, kNormChunkRows, norm_sums(row_of(kind).centered) * C);
+}
+
+template <typename T>
+void norm_backward(NormKind kind, const NormBackward<T>& a, const Stream& stream) {
+    const RowChunks chunks = row_chunks(a.N, kNormChunks, kNormChunkRows);
+    float* const partial = static_cast<float*>(a.scratch);
+    const bool aligned = vec_aligned<T, kVecWidth<T>>(a.C, a.dx, partial, a.dout, a.dresidual, a.x, a.weight);
+    with_formula(kind, [&]<typename Norm>(Norm) {
+        constexpr int kSums = norm_sums(Norm::kCentered);
+        for_row_shape<T, true>(aligned, a.C, [&]<typename Shape>(Shape) {
+            constexpr size_t kSharedLimit = 96 << 10;  // two blocks on a multiprocessor
+            const size_t bytes = sizeof(float) * Shape::kRowsPerBlock * kSums * static_cast<size_t>(a.C);
+            const bool in_shared = !NormSums<Shape, kSums>::kInRegisters && Shape::kLanes > 1 && bytes <= kSharedLimit;
+            with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                constexpr bool kFused = MAXIMUM && kFusesMaximum<Shape>;
+                launch<norm_backward_kernel<T, Shape, Norm, kFused>>(
+                    {Shape::blocks(chunks.count), Shape::kBlock, in_shared ? bytes : 0}, stream, a, partial,
+                    chunks.rows, in_shared);
+                if (MAXIMUM && !kFused) find_maximum(a.maximum, a.dx, int64_t{a.N} * a.C, stream);
+            });
+        });
+        ColumnGrads grads = {{{a.dweight, a.C}}, a.accumulate};
+        if constexpr (Norm::kCentered) grads = {{{a.dweight, a.C}, {a.dbias, a.C}, {a.dx_sums, a.C}}, a.accumulate};
+        add_column_sums(grads, partial, chunks.count, stream);
+    });
+}
+
+FOR_STORAGE_TYPES(norm_forward);
+FOR_STORAGE_TYPES(norm_backward);
+
+}  // namespace teon
