@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstring>
 #include <map>
-#include <regex>
+#include <string_view>
 
 #include "files/file.h"
 #include "files/json.h"
@@ -20,9 +20,39 @@ using nlohmann::json;
 constexpr int64_t kMaxToml = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
 
-bool is_decimal(const std::string& word) {  // in TOML's notation
-    static const std::regex number(R"([+-]?(0|[1-9](_?\d)*)(\.\d(_?\d)*)?([eE][+-]?\d(_?\d)*)?)");
-    return word.size() <= kMaxNumber && std::regex_match(word, number);
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+void take_sign(std::string_view& rest) {
+    if (rest.starts_with('+') || rest.starts_with('-')) rest.remove_prefix(1);
+}
+
+// Removes digits from the beginning, with single underscores between them. Returns whether there were any.
+bool take_digits(std::string_view& rest) {
+    size_t n = 0;
+    while (n < rest.size() && (is_digit(rest[n]) || (rest[n] == '_' && n > 0 && is_digit(rest[n - 1])))) ++n;
+    if (n > 0 && rest[n - 1] == '_') --n;
+    rest.remove_prefix(n);
+    return n > 0;
+}
+
+bool is_decimal(std::string_view rest) {  // in TOML's notation
+    if (rest.size() > kMaxNumber) return false;
+    take_sign(rest);
+    if (rest.starts_with('0')) {
+        rest.remove_prefix(1);
+    } else if (!take_digits(rest)) {
+        return false;
+    }
+    if (rest.starts_with('.')) {
+        rest.remove_prefix(1);
+        if (!take_digits(rest)) return false;
+    }
+    if (rest.starts_with('e') || rest.starts_with('E')) {
+        rest.remove_prefix(1);
+        take_sign(rest);
+        if (!take_digits(rest)) return false;
+    }
+    return rest.empty();
 }
 
 class TomlReader {
