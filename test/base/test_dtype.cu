@@ -172,8 +172,16 @@ void check_in_kernel(const std::vector<float>& x) {
         expected[i] = y.bits;
         expected_wide[i] = y;
     }
-    REQUIRE(same_bits(narrow.get(), expected));
-    REQUIRE(same_bits(wide.get(), expected_wide));
+    std::vector<decltype(T::bits)> narrow_results = narrow.get();
+    std::vector<float> wide_results = wide.get();
+    for (size_t i = 0; i < x.size(); ++i) {
+        if (!std::isnan(x[i])) continue;  // the sign and the payload of NaN differ between processors
+        REQUIRE(std::isnan(wide_results[i]));
+        narrow_results[i] = expected[i];
+        wide_results[i] = expected_wide[i];
+    }
+    REQUIRE(same_bits(narrow_results, expected));
+    REQUIRE(same_bits(wide_results, expected_wide));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/fill.h"
 #include "kernels/philox.h"
@@ -116,7 +117,12 @@ static void check_cast() {
         Guarded<Src> src(x, stream);
         Guarded<Dst> dst(n, stream);
         cast(dst.data(), src.data(), n, stream);
-        REQUIRE(same_bits(dst.get(), expected));
+        auto results = dst.get();
+        if (n % 2 == 0) {  // the sign and the payload of NaN differ between processors
+            REQUIRE(std::isnan(static_cast<float>(results[0])));
+            results[0] = expected[0];
+        }
+        REQUIRE(same_bits(results, expected));
     }
 }
 

@@ -536,14 +536,16 @@ TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention
         }
 }
 
-// In float, both compute the same sums and functions. In bf16, epilogues round less: GELU and its derivative take sums
+// In float, both compute the same sums and functions, but on a GPU cuBLASLt takes tanh from the hardware, with an error
+// of 2^-11 (PTX ISA, tanh.approx). In bf16, epilogues round less: GELU and its derivative take sums
 // before they are rounded. A library may round as often as separate kernels, but not more often.
 TEST_CASE("model/decoder: GELU in epilogues equals GELU in separate kernels up to rounding") {
     const DecoderConfig c = small_config("gpt2");
     const Outcome exact = run_once("gpt2", DType::f32);
     const Outcome fused = run_once("gpt2 fused", DType::f32);
     REQUIRE(std::abs(fused.loss - exact.loss) <= 1e-6 * exact.loss);  // one rounding per loss
-    REQUIRE(relative_distance(fused.gradients, exact.gradients) <= rounding_distance(c, B * T));
+    const double tanh_error = device_info().is_gpu ? 0x1p-11 : 0;
+    REQUIRE(relative_distance(fused.gradients, exact.gradients) <= rounding_distance(c, B * T) + tanh_error);
     const Outcome apart = run_once("gpt2", DType::bf16);
     const Outcome within = run_once("gpt2 fused", DType::bf16);
     const double error = relative_distance(apart.gradients, exact.gradients);

@@ -27,7 +27,8 @@ double gradient_bound(const std::string& model, DType dtype) {
 }
 double logit_bound(DType dtype) { return dtype == DType::f32 ? 3e-6 : 0.02; }
 double loss_bound(const std::string& model, DType dtype) {
-    if (dtype == DType::f32) return 2e-6;
+    // 64 roundings: in ten steps of AdamW the errors of all earlier steps add up (36 roundings on an H200).
+    if (dtype == DType::f32) return 4e-6;
     return model == "olmo2" ? 0.07 : 0.02;
 }
 

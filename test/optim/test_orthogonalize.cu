@@ -5,6 +5,7 @@
 
 #include "test/optim/stack_run.h"
 #include "test/support/catch.h"
+#include "test/support/model_runner.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -336,7 +337,8 @@ TEST_CASE("optim/orthogonalize: zero matrices, zero rows and zero columns stay z
             }
 }
 
-TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a time") {
+// On a GPU, cuBLASLt chooses another algorithm for another batch, which sums in another order.
+TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a time; on a GPU up to rounding") {
     Context context;
     const int m = 40;
     const int n = 56;
@@ -351,7 +353,11 @@ TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a t
                 const auto together = batch.run_as_method();
                 for (int i = 0; i < count; ++i) {
                     StackRun alone(context, {slices[i]}, 1, m, n, 1, {ortho, 5, form, dtype});
-                    REQUIRE(same_bits(alone.run_as_method()[0], together[i]));
+                    const auto expected = alone.run_as_method()[0];
+                    if (!device_info().is_gpu) REQUIRE(same_bits(together[i], expected));
+                    // Five steps of You's coefficients multiply an error by at most 4^5.
+                    const double bound = dtype == DType::f32 ? 1024 * kUnitRoundoff<float> : 0.125;
+                    REQUIRE(relative_distance(together[i], expected) <= bound);
                 }
             }
 }
