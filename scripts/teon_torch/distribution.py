@@ -319,12 +319,12 @@ class Route:
     def gather(self, slices):
         """Begins to collect the owned slices. slices: this rank's parts (count, rows, columns). wait() returns
         (slices owned, m, n)."""
-        whole = slices.new_empty(len(self.owned), *self.shape)
         sent = slices.index_select(0, self.send_order)
         own = self.elements(self.me)
         sizes_in = [n * self.elements(rank) for rank, n in enumerate(self.counts["momenta received"])]
 
         def finish(received):
+            whole = received.new_empty(len(self.owned), *self.shape)
             for rank, part in enumerate(received.split(sizes_in)):
                 self._region(whole, rank, self.gathered_places[rank], part)
             return whole

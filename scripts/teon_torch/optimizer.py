@@ -203,13 +203,15 @@ class Teon(torch.optim.Optimizer):
         group = bucket.group
         direction, neurons = self._direction(bucket), self._neurons(bucket)
         gathering = [(run.momenta.gather(direction), run.neurons.gather(neurons)) for run in bucket.runs]
+        del direction, neurons  # a bucket that waits for its exchange keeps no more than it needs
         yield
         # Keep a tensor on its device: reading it would wait for the device, and a captured step would fix its value.
         lr = group["lr"].to(bucket.device).squeeze() if torch.is_tensor(group["lr"]) else group["lr"]
         scattering = []
-        for run, (momenta, moments) in zip(bucket.runs, gathering):
-            update, moments = update_of_stacks(momenta.wait(), moments.wait(), run.K, group, lr)
+        for run in bucket.runs:
+            update, moments = update_of_stacks(*[x.wait() for x in gathering.pop(0)], run.K, group, lr)
             scattering.append((run.updates.scatter(update), run.neurons.scatter(moments)))
+            del update, moments
         yield
         update = functools.reduce(torch.add, [update.wait() for update, _ in scattering])
         weights = stacked(bucket.params).to(update.dtype)
@@ -217,7 +219,7 @@ class Teon(torch.optim.Optimizer):
         if group["cautious_weight_decay"]:
             keep = torch.where(update * weights < 0, torch.ones_like(update), keep)
         store(bucket.params, weights.mul_(keep).sub_(update).to(bucket.params[0].dtype))
-        if neurons is not None and bucket.kept:
+        if group["neuron_norm"] and bucket.kept:
             moments = functools.reduce(torch.add, [moments.wait() for _, moments in scattering])
             store(self._states(bucket, "neurons"), moments)
 

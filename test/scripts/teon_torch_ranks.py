@@ -263,10 +263,12 @@ def resume(ranks, save):
     plain, model = gpt2(), gpt2()
     reference = optimizers_for(plain, neuron_norm=True)
     options = {"neuron_norm": True}
-    if mode == "fsdp2":
+    if mode in ("fsdp2", "hsdp"):
+        names = ("replicas", "shards")
+        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=names) if mode == "hsdp" else None
         for block in model.transformer.h:
-            fully_shard(block)
-        fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     elif ranks > 1:
         options |= {"process_group": dist.group.WORLD, "shard": mode}
     optimizers = optimizers_for(model, **options)

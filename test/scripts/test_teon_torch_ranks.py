@@ -62,10 +62,12 @@ class RanksTest(Case):
 
     @needs("torch", "transformers")
     def test_checkpoints_on_another_number_of_ranks(self):
-        for mode, ranks in (("fsdp2", 3), ("optimizer", 2)):
+        ways = {("fsdp2", 4): [("none", 1), ("fsdp2", 2), ("optimizer", 3), ("hsdp", 4)],
+                ("optimizer", 2): [("none", 1), ("fsdp2", 3)]}
+        for (mode, ranks), others in ways.items():
             folder = str(self.folder / f"checkpoint-{mode}")
             self.run_ranks("checkpoint_save", ranks, MODE=mode, CHECKPOINT=folder)
-            for other, count in (("fsdp2", 2), ("none", 1), ("optimizer", 3)):
+            for other, count in others:
                 self.run_ranks("checkpoint_load", count, MODE=other, CHECKPOINT=folder)
 
     @needs("torch", "transformers")
