@@ -484,8 +484,8 @@ TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types
 
 TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal results") {
     // On a CPU the error is at most 2 ulp. On a GPU it is 2 + floor(|1.173 x|) ulp for __expf (CUDA C++ Programming
-    // Guide, mathematical functions) and 2^-22, up to 4 ulp, for ex2.approx (PTX ISA), which was 2.03 ulp on an H200. Both
-    // flush subnormal results.
+    // Guide, mathematical functions) and 2^-22, up to 4 ulp, for ex2.approx (PTX ISA), which was 2.03 ulp on an H200.
+    // Both flush subnormal results.
     const bool host = std::string(backend_name()) == "cpu";
     const auto check = [&](const std::vector<float>& x, const std::vector<float>& y, auto reference, auto ulps) {
         for (size_t i = 0; i < x.size(); ++i) {
