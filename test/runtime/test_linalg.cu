@@ -13,6 +13,7 @@
 #include "test/support/fp8_sum.h"
 #include "test/support/gemm_layout.h"
 #include "test/support/needs_fp8.h"
+#include "test/support/on_gpu.h"
 #include "test/support/os_threads.h"
 #include "test/support/proposals.h"
 
@@ -37,7 +38,7 @@ template <typename T>
 std::vector<Tracked> gelu_oracle(Epilogue epilogue, std::vector<Tracked> sums, const std::vector<Tracked>& aux) {
     for (Tracked& x : sums) x.magnitude += kUnitRoundoff<T> / kUnitRoundoff<float> / kSumRoundings * std::abs(x.value);
     std::vector<Tracked> results = epilogue == Epilogue::gelu ? gelu_forward(sums) : gelu_backward(aux, sums);
-    if (!device_info().is_gpu) return results;
+    if (!on_gpu()) return results;
     // On a GPU, cuBLASLt takes tanh from the hardware, with an error of 2^-11 (PTX ISA, tanh.approx).
     for (size_t i = 0; i < results.size(); ++i) {
         const double factor = epilogue == Epilogue::gelu ? 0.5 * std::abs(sums[i].value)
@@ -52,7 +53,7 @@ std::vector<Tracked> gelu_oracle(Epilogue epilogue, std::vector<Tracked> sums, c
 template <typename T>
 Tracked sum_of(Tracked product, Tracked addend, Tracked bias) {
     Tracked sum = product + addend + bias;
-    if (device_info().is_gpu && (addend.value != 0 || bias.value != 0))
+    if (on_gpu() && (addend.value != 0 || bias.value != 0))
         sum.magnitude +=
             kUnitRoundoff<T> / kUnitRoundoff<float> / kSumRoundings *
             (std::abs(product.value) + std::abs((product + addend).value) + std::abs((product + bias).value));
