@@ -355,8 +355,14 @@ TEST_CASE("optim/orthogonalize: a batch gives the same bits as one matrix at a t
                     StackRun alone(context, {slices[i]}, 1, m, n, 1, {ortho, 5, form, dtype});
                     const auto expected = alone.run_as_method()[0];
                     if (!device_info().is_gpu) REQUIRE(same_bits(together[i], expected));
-                    // Five steps of You's coefficients multiply an error by at most 4^5.
-                    const double bound = dtype == DType::f32 ? 1024 * kUnitRoundoff<float> : 0.125;
+                    // Five steps of You's coefficients multiply an error of a singular value by at most 4^5. In bf16
+                    // that allows anything; there, rounding in another order moves a result at most as far as rounding
+                    // twice does.
+                    double bound = 1024 * kUnitRoundoff<float>;
+                    if (dtype == DType::bf16) {
+                        StackRun exact(context, {slices[i]}, 1, m, n, 1, {ortho, 5, form, DType::f32});
+                        bound = 2 * relative_distance(expected, exact.run_as_method()[0]);
+                    }
                     REQUIRE(relative_distance(together[i], expected) <= bound);
                 }
             }
