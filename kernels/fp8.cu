@@ -25,9 +25,10 @@ __global__ void __launch_bounds__(kFp8Block)
     SHARED(F, tile, kFp8Tile * kFp8Row);
     F largest;
     largest.bits = F::kLargest;
+    // The quotient is not compared with FLT_MAX: g++ 14 takes it to be infinite for 0 only, and not where it overflows.
     const float x_maximum = *maximum;
-    float s = static_cast<float>(largest) / x_maximum;
-    if (s > FLT_MAX) s = FLT_MAX;  // NaN stays
+    float s = static_cast<float>(largest) / x_maximum;  // NaN stays
+    if (x_maximum < static_cast<float>(largest) / FLT_MAX) s = FLT_MAX;
     if (x_maximum == 0.0f) s = 1.0f;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = 1.0f / s;
 
