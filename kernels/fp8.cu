@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kFp8Block)
     SHARED(F, tile, kFp8Tile * kFp8Row);
     F largest;
     largest.bits = F::kLargest;
-    // The quotient is not compared with FLT_MAX: g++ 13 and 14 take it to be infinite for 0 only, not where it overflows.
+    // The quotient is not compared with FLT_MAX: g++ 13 and 14 take it to be infinite for 0 alone, not on overflow.
     const float x_maximum = *maximum;
     float s = static_cast<float>(largest) / x_maximum;  // NaN stays
     if (x_maximum < static_cast<float>(largest) / FLT_MAX) s = FLT_MAX;
