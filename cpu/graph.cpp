@@ -8,12 +8,6 @@
 
 using namespace teon::cpu;
 
-// An operation of a graph. Predecessors are given by their index, which is lower than its own.
-struct GraphNode {
-    const char* what;
-    std::function<void()> work;
-    std::vector<size_t> predecessors;
-};
 struct CUgraph_st {
     std::vector<GraphNode> nodes;
 };
@@ -107,23 +101,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
         call.status = fail(cudaErrorInvalidResourceHandle, "cudaGraphLaunch: a graph that does not exist");
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
-    if (!kModelGpu) {
-        call.lock.unlock();
-        for (const GraphNode& node : exec->nodes)
-            if (const cudaError_t status = node.work ? submit(stream, node.what, node.work) : cudaSuccess)
-                return status;
-        return cudaSuccess;
-    }
-    const std::vector<OperationPtr> of_stream = stream->predecessors;
-    std::vector<OperationPtr> added;
-    for (const GraphNode& node : exec->nodes) {
-        std::vector<OperationPtr> predecessors;
-        for (const size_t i : node.predecessors) predecessors.push_back(added[i]);
-        added.push_back(call.e.add(node.predecessors.empty() ? of_stream : predecessors, node.what, node.work));
-    }
-    stream->predecessors.insert(stream->predecessors.end(), added.begin(), added.end());
-    call.e.append(stream, call.what, nullptr);
-    return cudaSuccess;
+    return launch_nodes(call, exec->nodes, stream);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -57,12 +57,15 @@ const char* ncclGetErrorString(ncclResult_t result) {
 #include "base/dtype.h"
 #include "base/hash.h"
 #include "base/integer.h"
-#include "cpu/pages.h"
+#include "cpu/hardware.h"
 #include "cpu/stream.h"
 
 namespace {
 
 constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer messages are sent in pieces
+
+// Touches memory before MPI's system calls or another process do: protected device memory opens for this thread only.
+void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
 enum class Kind : int64_t { init, reduce, broadcast };
 
@@ -264,7 +267,7 @@ void Communicator::note_missing(const Operation& o) {
 }
 
 void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
-    if (bytes > 0) teon::cpu::fault_in(data);
+    if (bytes > 0) fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(to);
         check(
@@ -275,7 +278,7 @@ void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
 }
 
 void Communicator::receive(Operation& o, void* data, int64_t bytes, int from) {
-    if (bytes > 0) teon::cpu::fault_in(data);
+    if (bytes > 0) fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(from);
         check(MPI_Irecv(static_cast<std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),
@@ -440,8 +443,7 @@ ncclResult_t launch() {
 
 ncclResult_t check_memory(const char* name, const void* p, int64_t bytes) {
     std::string why;
-    if (!teon::cpu::kModelGpu || bytes == 0 || teon::cpu::memory_kind(p, bytes, why) == teon::cpu::Memory::device)
-        return ncclSuccess;
+    if (bytes == 0 || teon::cpu::is_device_memory(p, bytes, why)) return ncclSuccess;
     return fail(ncclInvalidArgument, fmt::format("{}: {} bytes at {} are not device memory{}{}", name, bytes, p,
                                                  why.empty() ? "" : ": ", why));
 }

@@ -22,7 +22,7 @@
 
 #include "base/check.h"
 #include "cpu/cgroup.h"
-#include "cpu/pages.h"
+#include "cpu/hardware.h"
 #include "cpu/signals.h"
 
 namespace teon::cpu {
@@ -173,7 +173,7 @@ private:
     }
 
     [[noreturn]] void serve() {
-        open_device_memory_to_this_thread();
+        begin_device_thread();
         for (uint32_t seen = 0;;) {
             if (!spin_until([&] { return round_.load(std::memory_order_relaxed) != seen; })) {
                 sleeping_.fetch_add(1);

@@ -1,17 +1,44 @@
 #include "gpusim/abi/devices.h"
 
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "base/check.h"
-#include "cpu/device.h"
-#include "cpu/devices.h"
 #include "cpu/error.h"
+#include "cpu/hardware.h"
 #include "gpusim/abi/layouts.h"
 
 namespace teon::gpusim {
 
 namespace {
+
+constexpr int kDevicesOfMachine = 8;
+
+// Reads CUDA_VISIBLE_DEVICES like the CUDA driver: the list ends at the first entry that is not the number of a device.
+int count_visible() {
+    const char* at = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!at) return 1;
+    int count = 0;
+    for (const char* const end = at + std::char_traits<char>::length(at); count < kDevicesOfMachine; ++at) {
+        int index = -1;
+        const auto [rest, error] = std::from_chars(at, end, index);
+        if (error != std::errc() || index < 0 || index >= kDevicesOfMachine) break;
+        ++count;
+        at = rest;
+        if (*at != ',') break;
+    }
+    return count;
+}
+
+int device_count() {
+    static const int count = count_visible();
+    return count;
+}
+
+thread_local int thread_device = 0;
 
 void put(void* structure, size_t offset, const void* value, size_t bytes) {
     std::memcpy(static_cast<char*>(structure) + offset, value, bytes);
@@ -32,10 +59,34 @@ const GpuSheet& device() {
 
 }  // namespace teon::gpusim
 
-bool teon::cpu::multiplies_fp8() { return gpusim::device().capability >= 89; }
+namespace teon::cpu {
+
+int current_device() { return gpusim::thread_device; }
+bool is_device(int index) { return index >= 0 && index < gpusim::device_count(); }
+bool multiplies_fp8() { return gpusim::device().capability >= 89; }
+
+}  // namespace teon::cpu
 
 using namespace teon::gpusim;
 namespace cpu = teon::cpu;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = device_count();
+    return *count > 0 ? cudaSuccess : cpu::fail(cudaErrorNoDevice, "CUDA_VISIBLE_DEVICES names no device");
+}
+
+cudaError_t cudaGetDevice(int* index) {
+    *index = thread_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index) {
+    if (!cpu::is_device(index))
+        return cpu::fail(cudaErrorInvalidDevice,
+                         fmt::format("there is no device {}; there are {}", index, device_count()));
+    thread_device = index;
+    return cpu::device_error();
+}
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));

@@ -1,4 +1,4 @@
-// The device that the model represents.
+// The device that the model represents. A machine has 8 of them; CUDA_VISIBLE_DEVICES lists those of the process.
 #pragma once
 
 #include "gpusim/device_models.h"

@@ -15,14 +15,13 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/counts.h"
-#include "cpu/devices.h"
 #include "cpu/error.h"
-#include "cpu/pages.h"
 #include "cpu/stream.h"
 #include "gpusim/abi/devices.h"
 #include "gpusim/abi/layouts.h"
 #include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
+#include "gpusim/host/pages.h"
 #include "gpusim/limits.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/run.h"
@@ -144,7 +143,7 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
         return cpu::submit(stream, p.name.c_str(),
                            [kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments)] {
                                std::vector<Range> memory = kernel->module->ranges;
-                               for (const auto& [begin, bytes] : cpu::device_allocations(index))
+                               for (const auto& [begin, bytes] : device_allocations(index))
                                    memory.push_back({begin, begin + bytes});
                                std::sort(memory.begin(), memory.end(),
                                          [](const Range& a, const Range& b) { return a.begin < b.begin; });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants faults in the PTX of a program that nvcc built, one at a time, and checks that the modelled GPU finds each.
 
-    LD_LIBRARY_PATH=build/model-gpu test/gpusim/plant_faults.py build/cuda-model/tests [WORD]
+    LD_LIBRARY_PATH=build/model-gpu gpusim/test/plant_faults.py build/cuda-model/tests [WORD]
 
 With WORD, plants only the faults whose row contains it.
 

@@ -1,7 +1,7 @@
 // Tests of mbarriers, named barriers, tensor copies and warpgroup products (sm_90a), and of their checks.
 #include <bit>
 
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 using namespace teon::test;

@@ -1,7 +1,7 @@
 // Tests that each check of the modelled GPU finds its fault and names the place, and passes a correct kernel.
 #include "cpu/error.h"
 #include "gpusim/limits.h"
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 using namespace teon::test;
