@@ -162,7 +162,7 @@ house = $(MAKE) -s -C gpusim CXX='$(CXX)' MARCH='$(MARCH)' INCLUDES='$(patsubst 
         WARN='$(WARN)' CATCH2_LIBS='$(CATCH2_LIBS)' $1
 $(MODEL_GPU) &: FORCE | $(SETUP_FIRST)
 	+@$(call house,BUILD=../build/model-gpu all)
-build/model-gpu/tests: FORCE | $(SETUP_FIRST)
+build/model-gpu/tests: FORCE | $(MODEL_GPU)  # one after the other: both make the same objects
 	+@$(call house,BUILD=../build/model-gpu tests)
 build/model-gpu-asan/tests: FORCE | $(SETUP_FIRST)
 	+@$(call house,BUILD=../build/model-gpu-asan OPT='-O1 $(SANITIZE)' tests)

@@ -23,7 +23,8 @@ struct cublasLtContext {
     int algorithms;
 };
 struct cublasLtMatmulDescOpaque_t {
-    cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    cublasOperation_t trans_a = CUBLAS_OP_N;
+    cublasOperation_t trans_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void* bias = nullptr;
     int32_t bias_type = -1;  // -1: D's type

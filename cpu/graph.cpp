@@ -38,9 +38,9 @@ std::unordered_map<const Operation*, size_t> reachable(const Capture& capture, s
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     const Call call("cudaStreamIsCapturing", stream);
     if (call.status != cudaSuccess) return call.status;
-    *status = !stream->capture             ? cudaStreamCaptureStatusNone
-              : stream->capture->broken_by ? cudaStreamCaptureStatusInvalidated
-                                           : cudaStreamCaptureStatusActive;
+    *status = cudaStreamCaptureStatusNone;
+    if (stream->capture)
+        *status = stream->capture->broken_by ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
     return cudaSuccess;
 }
 

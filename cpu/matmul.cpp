@@ -46,7 +46,8 @@ Tiling tile_output(const Matmul& m) {
     auto split = [&] {
         t.rows = std::min(m.M, round_up(ceil_div(m.M, down), 16));  // whole register tiles
         t.columns = std::min(m.N, round_up(ceil_div(m.N, across), 64));
-        t.down = ceil_div(m.M, t.rows), t.across = ceil_div(m.N, t.columns);
+        t.down = ceil_div(m.M, t.rows);
+        t.across = ceil_div(m.N, t.columns);
     };
     split();
     while (t.down * t.across < kTiles && t.rows * t.columns >= 2 * kMinElements &&
@@ -117,7 +118,8 @@ public:
         const bool column_of_c = columns == 1 && m.ldc > 1;
         const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
         odd_ = size_of(m.in) == 2 && m.K % 2 == 1;
-        depth_ = end_ = m.K - (odd_ ? 1 : 0);
+        depth_ = m.K - (odd_ ? 1 : 0);
+        end_ = depth_;
         // A factor of NaN has no place in the order of kinds: the map would return another factor's primitive.
         finished_ = !odd_ && (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
                     !column_of_c && !column_of_a && !std::isnan(m.alpha) && !std::isnan(m.beta);
@@ -128,8 +130,10 @@ public:
             first_ = primitive(kind(m, depth_, 0.0f));
             if (good(first_) || m.in == DType::f32) return;
         }
-        widened_ = true, odd_ = false;
-        depth_ = std::min(m.K, kSlice), end_ = m.K;
+        widened_ = true;
+        odd_ = false;
+        depth_ = std::min(m.K, kSlice);
+        end_ = m.K;
         first_ = primitive(kind(m, depth_, 0.0f));
         if (m.K >= 2 * depth_) middle_ = primitive(kind(m, depth_, 1.0f));
         if (m.K % depth_ != 0) last_ = primitive(kind(m, m.K % depth_, 1.0f));
@@ -151,10 +155,8 @@ public:
                 a = widen(worker.a, m.in, a, m.A.ld, m.trans_a ? depth : rows_, m.trans_a ? rows_ : depth);
                 b = widen(worker.b, m.in, b, m.B.ld, m.trans_b ? columns_ : depth, m.trans_b ? depth : columns_);
             }
-            worker.run(k == 0            ? first_
-                       : depth == depth_ ? middle_
-                                         : last_,
-                       a, b, finished_ ? c : product, finished_ ? bias : nullptr);
+            const auto& later = depth == depth_ ? middle_ : last_;
+            worker.run(k == 0 ? first_ : later, a, b, finished_ ? c : product, finished_ ? bias : nullptr);
         }
         if (finished_) return;
         if (odd_) add_last_term(product, m, matrix, row, column);
@@ -204,10 +206,16 @@ private:
     ProductKind kind(const Matmul& m, int64_t depth, float beta) const {
         ProductKind s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
                       m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
-        if (!finished_) s.out = DType::f32, s.ldc = columns_, s.alpha = 1.0f, s.bias = false;
+        if (!finished_) {
+            s.out = DType::f32;
+            s.ldc = columns_;
+            s.alpha = 1.0f;
+            s.bias = false;
+        }
         if (widened_) {
             s.in = DType::f32;
-            s.lda = m.trans_a ? rows_ : depth, s.ldb = m.trans_b ? depth : columns_;
+            s.lda = m.trans_a ? rows_ : depth;
+            s.ldb = m.trans_b ? depth : columns_;
         }
         return s;
     }

@@ -89,7 +89,10 @@ struct Digest {
     bool operator==(const Digest&) const = default;
 };
 
-int64_t size_of(int64_t type) { return type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2; }
+int64_t size_of(int64_t type) {
+    if (type == ncclFloat32) return 4;
+    return type == ncclUint8 ? 1 : 2;
+}
 
 std::string text_of(const Description& d) {
     std::string type;

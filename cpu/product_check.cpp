@@ -40,7 +40,10 @@ Sum sum_of(const ProductKind& k, const void* a, const void* b, int64_t row, int6
 }
 
 // The largest relative and absolute error of rounding to a type.
-double relative_rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0x1p-24; }
+double relative_rounding(DType type) {
+    if (type == DType::bf16) return 0x1p-8;
+    return type == DType::f16 ? 0x1p-11 : 0x1p-24;
+}
 double absolute_rounding(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-126; }
 double largest(DType type) {
     return type == DType::f16 ? 65504.0 : 0.99 * static_cast<double>(std::numeric_limits<float>::max());

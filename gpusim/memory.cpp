@@ -84,7 +84,8 @@ void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint3
     Space space = i.space;
     if (space == Space::generic) {
         const uint64_t first = a.of[first_lane(lanes)];
-        space = first >= kLocalWindow ? Space::local : first >= kSharedWindow ? Space::shared : Space::global;
+        space = first >= kSharedWindow ? Space::shared : Space::global;
+        if (first >= kLocalWindow) space = Space::local;
     }
     Count& count = w.counts[&i - w.program->code.data()];
     if (space == Space::shared) return count_wavefronts(count, a.of, lanes, bytes);
@@ -274,6 +275,10 @@ uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     }
     check_alignment(w, i, lane, address, bytes);
     return reinterpret_cast<uint8_t*>(address);
+}
+
+const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    return place(w, i, lane, address, bytes, false, nullptr);
 }
 
 static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {

@@ -166,23 +166,21 @@ std::pair<int, std::string> parse_file(std::string_view text) {  // 1 "path"
 }
 
 Space space_of(std::string_view directive) {
-    return directive == ".shared"  ? Space::shared
-           : directive == ".const" ? Space::constant
-           : directive == ".local" ? Space::local
-           : directive == ".param" ? Space::param
-                                   : Space::global;
+    if (directive == ".shared") return Space::shared;
+    if (directive == ".const") return Space::constant;
+    if (directive == ".local") return Space::local;
+    return directive == ".param" ? Space::param : Space::global;
 }
 
-void parse_registers(Body& body, std::string_view text) {  // ".b32 %r<5>" or ".b32 a, b"
+void parse_registers(Scope& scope, std::string_view text) {  // ".b32 %r<5>" or ".b32 a, b"
     const size_t blank = text.find_first_of(kBlank);
     const std::string_view type = text.substr(1, blank - 1);
     const int bytes = bytes_of_type(type);
     CHECK(bytes <= 8, "PTX: registers of type '{}' are not modelled", type);
     for (const std::string_view one : split_operands(text.substr(blank))) {
         const size_t open = one.find('<');
-        body.registers.push_back({one.substr(0, open),
-                                  open == one.npos ? 0 : to_int(one.substr(open + 1, one.find('>') - open - 1)),
-                                  bytes});
+        const int count = open == one.npos ? 0 : to_int(one.substr(open + 1, one.find('>') - open - 1));
+        scope.registers.push_back({one.substr(0, open), count, bytes});
     }
 }
 
@@ -230,7 +228,9 @@ uint64_t parse_number(std::string_view text) {
     int base = 10;
     if (text.size() > 1 && text[0] == '0') {
         const char kind = static_cast<char>(text[1] | 0x20);
-        base = kind == 'x' || kind == 'f' || kind == 'd' ? 16 : kind == 'b' ? 2 : 8;
+        base = 8;
+        if (kind == 'x' || kind == 'f' || kind == 'd') base = 16;
+        if (kind == 'b') base = 2;
         if (base != 8) text.remove_prefix(2);
     }
     if (text.ends_with('U')) text.remove_suffix(1);
@@ -266,36 +266,85 @@ void parse_module(Module& m, std::string text) {
     }
 }
 
+namespace {
+
+// The source lines of statements, from .loc: "file line column[, function_name label, inlined_at file line column]".
+// The place where a function was inlined may be in a function that was inlined itself, as an earlier .loc said.
+class Locations {
+public:
+    void parse(std::string_view values) {
+        const auto place = [](std::string_view text) {
+            Location at;
+            Reader in(text);
+            at.file = to_int(in.word());
+            at.line = to_int(in.word());
+            const int column = to_int(in.word());
+            return std::pair(at, column);
+        };
+        constexpr std::string_view kInlined = "inlined_at ";
+        const Place here = place(values);
+        const size_t inlined = values.find(kInlined);
+        at = here.first;
+        inlined_at = {};
+        if (inlined != values.npos) {
+            const Place call = place(values.substr(inlined + kInlined.size()));
+            const auto outer = outermost_.find(call);
+            inlined_at = outer == outermost_.end() ? call.first : outer->second;
+        }
+        outermost_[here] = inlined == values.npos ? at : inlined_at;
+    }
+
+    Location at, inlined_at;
+
+private:
+    using Place = std::pair<Location, int>;  // and the column
+    std::map<Place, Location> outermost_;
+};
+
+void parse_directive(Scope& scope, std::string_view directive, std::string_view values) {
+    if (directive == ".reg")
+        parse_registers(scope, values);
+    else if (directive != ".pragma")
+        scope.variables.push_back(parse_variable(space_of(directive), values));
+}
+
+}  // namespace
+
 Body parse_body(std::string_view text) {
     Body body;
-    Location at;
+    body.scopes.emplace_back();
+    size_t scope = 0;
+    Locations locations;
     for (Reader in(text); !in.done();) {
-        if (in.take('{') || in.take('}') || in.take(';')) continue;
+        if (in.take(';')) continue;
+        if (in.take('{')) {
+            body.scopes.push_back({scope, {}, {}, {}});
+            scope = body.scopes.size() - 1;
+            continue;
+        }
+        if (in.take('}')) {
+            scope = body.scopes[scope].outer;
+            continue;
+        }
         if (in.peek() == '.') {
             const std::string_view directive = in.word();
-            if (directive == ".loc") {
-                const std::string_view values = in.line();  // file line column, then where it was inlined
-                const size_t first = values.find_first_of(kBlank);
-                const size_t second = values.find_first_of(kBlank, first + 1);
-                at = {to_int(values.substr(0, first)), to_int(trim(values.substr(first, second - first)))};
-                continue;
-            }
-            const std::string_view values = in.until(";");
-            if (directive == ".reg")
-                parse_registers(body, values);
-            else if (directive != ".pragma")
-                body.variables.push_back(parse_variable(space_of(directive), values));
+            if (directive == ".loc")
+                locations.parse(in.line());
+            else
+                parse_directive(body.scopes[scope], directive, in.until(";"));
             continue;
         }
         Statement s;
-        s.at = at;
+        s.at = locations.at;
+        s.inlined_at = locations.inlined_at;
+        s.scope = scope;
         if (in.take('@')) {
             s.guard_not = in.take('!');
             s.guard = in.word();
         }
         s.opcode = in.word();
         if (in.take(':')) {
-            body.labels[s.opcode] = body.statements.size();
+            body.scopes[scope].labels[s.opcode] = body.statements.size();
             continue;
         }
         s.operands = split_operands(in.until(";"));

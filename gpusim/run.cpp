@@ -15,6 +15,7 @@
 #include "cpu/threads.h"
 #include "gpusim/mbarrier.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/warpgroup.h"
 
 namespace teon::gpusim {
 
@@ -37,13 +38,19 @@ public:
     bool can_run() const { return w_.live && !w_.at_barrier && !w_.blocked; }
     // Returns whether a group of the blocked warp can run again.
     bool wakes() {
-        return std::any_of(w_.groups.begin(), w_.groups.end(), [&](const Group& g) { return is_able(g); });
+        const auto& groups = w_.groups;
+        if (std::any_of(groups.begin(), groups.end(), [&](const Group& g) { return is_able(g); })) return true;
+        const bool all_wait = std::all_of(groups.begin(), groups.end(),
+                                          [&](const Group& g) { return is_product_wait(g) && g.at == groups[0].at; });
+        return all_wait && have_begun_products(w_, instruction(groups[0]));
     }
     [[noreturn]] void report_endless() {
         for (const Group& g : w_.groups) {
             const Instruction& i = code_[static_cast<size_t>(g.at)];
             if (g.waits && i.kind == Kind::poll)
                 fail(w_, i, first_lane(g.lanes), "waits for ever: for " + what_is_missing(w_, i, guarded(i, g.lanes)));
+            if (is_product_wait(g))
+                fail(w_, i, first_lane(g.lanes), "waits for ever: for wgmma of the other warps of its warpgroup");
         }
         const Instruction& i = code_[static_cast<size_t>(w_.groups[0].at)];
         fail(w_, i, first_lane(w_.live), "waits for ever: too few threads come to this barrier");
@@ -71,9 +78,13 @@ public:
     }
 
 private:
+    const Instruction& instruction(const Group& g) const { return code_[static_cast<size_t>(g.at)]; }
+    // Returns whether the group waits at a wgmma.wait_group.
+    bool is_product_wait(const Group& g) const { return g.waits && instruction(g).run == &wgmma_wait; }
+
     bool is_able(const Group& g) {
         if (!g.waits) return true;
-        const Instruction& i = code_[static_cast<size_t>(g.at)];
+        const Instruction& i = instruction(g);
         return i.kind == Kind::poll && is_ready(w_, i, guarded(i, g.lanes));
     }
 
@@ -117,7 +128,7 @@ private:
         for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
             const auto [at, lanes, waits] = w_.groups[k];
             const Instruction& i = code_[static_cast<size_t>(at)];
-            w_.blocked |= i.kind == Kind::poll;
+            w_.blocked |= i.kind == Kind::poll || (i.run == &wgmma_wait && !have_begun_products(w_, i));
             if (i.kind == Kind::barrier || i.kind == Kind::poll) continue;
             const Lanes passed = meet(i, lanes, lanes);
             if (passed == 0) continue;
@@ -150,6 +161,7 @@ private:
             if (lanes != w_.live) return 0;
             if (lanes != kAllLanes)
                 fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
+            if (i.run == &wgmma_wait && !have_begun_products(w_, i)) return 0;
             i.run(w_, i, lanes);
             return lanes;
         }
@@ -158,21 +170,19 @@ private:
         for (Lanes left = lanes; left;) {
             const int lane = first_lane(left);
             const Lanes mask = masks[lane];
+            const Lanes needed = mask & w_.live;  // "all non-exited threads" of the mask
             if (!(mask >> lane & 1)) fail(w_, i, lane, fmt::format("is not in its own mask {:#x}", mask));
-            if (mask & ~w_.live)
-                fail(
-                    w_, i, lane,
-                    fmt::format("the mask {:#x} names lane {}, which has returned", mask, first_lane(mask & ~w_.live)));
             left &= ~(Lanes{1} << lane);
-            if (mask & ~lanes) continue;
-            for_lanes(mask, [&](int l) {
+            if (needed & ~lanes) continue;
+            for_lanes(needed, [&](int l) {
                 if (masks[l] != mask)
                     fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
             });
-            left &= ~mask;
-            passed |= mask;
+            left &= ~needed;
+            passed |= needed;
         }
-        for (Lanes left = passed; left; left &= ~masks[first_lane(left)]) i.run(w_, i, masks[first_lane(left)]);
+        for (Lanes left = passed; left; left &= ~masks[first_lane(left)])
+            i.run(w_, i, masks[first_lane(left)] & w_.live);
         return passed;
     }
 
@@ -304,7 +314,7 @@ public:
         const size_t align = std::max<size_t>(program.dynamic_align, 16);
         const size_t dynamic = round_up(program.static_shared, align);
         block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared,
-                             program.asynchronous);
+                             program.asynchronous, program.joins_warps);
         block_.warps.resize(warps);
         const size_t local = 32 * program.local_bytes;
         storage_ = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, warps * program.register_bytes))),
@@ -350,7 +360,8 @@ public:
             w.at_barrier = w.waited = w.blocked = false;
             w.refused = nullptr;
             w.products.clear();
-            w.products_committed = w.products_begun = 0;
+            w.products_begun = 0;
+            w.begun_at_commit.clear();
             w.registers_held = block_.program->registers;
             w.near = {1, 0};
             w.clock = {};
@@ -402,7 +413,8 @@ private:
         const size_t n = block_.bulk.size();
         if (n == 0) return false;
         const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
-        land(block_, random() ? pick(block_, n) : reverse ? n - 1 : 0);
+        const size_t in_order = reverse ? n - 1 : 0;
+        land(block_, random() ? pick(block_, n) : in_order);
         return true;
     }
 

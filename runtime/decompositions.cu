@@ -14,15 +14,26 @@ namespace teon {
 
 namespace {
 
+const char* reason_of(cusolverStatus_t status) {
+    switch (status) {
+        case CUSOLVER_STATUS_ALLOC_FAILED:
+            return "out of device memory";
+        case CUSOLVER_STATUS_NOT_INITIALIZED:
+            return "cuSOLVER could not be initialized";
+        case CUSOLVER_STATUS_INVALID_VALUE:
+            return "invalid argument";
+        case CUSOLVER_STATUS_ARCH_MISMATCH:
+            return "not supported by this GPU";
+        case CUSOLVER_STATUS_EXECUTION_FAILED:
+            return "a kernel failed";
+        default:
+            return "internal error";
+    }
+}
+
 void check_solver(cusolverStatus_t status, const char* operation) {
     if (status == CUSOLVER_STATUS_SUCCESS) return;
-    const char* reason = status == CUSOLVER_STATUS_ALLOC_FAILED       ? "out of device memory"
-                         : status == CUSOLVER_STATUS_NOT_INITIALIZED  ? "cuSOLVER could not be initialized"
-                         : status == CUSOLVER_STATUS_INVALID_VALUE    ? "invalid argument"
-                         : status == CUSOLVER_STATUS_ARCH_MISMATCH    ? "not supported by this GPU"
-                         : status == CUSOLVER_STATUS_EXECUTION_FAILED ? "a kernel failed"
-                                                                      : "internal error";
-    throw Error(fmt::format("{}: {} (cuSOLVER status {})", operation, reason, static_cast<int>(status)));
+    throw Error(fmt::format("{}: {} (cuSOLVER status {})", operation, reason_of(status), static_cast<int>(status)));
 }
 
 constexpr int kBlock = 256;

@@ -95,14 +95,16 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     int count = g.batch_inner;
     int calls = g.batch_outer;
     if (std::all_of(std::begin(mats), std::end(mats), merges)) {
-        count *= calls, calls = 1;
+        count *= calls;
+        calls = 1;
     } else if (calls > count) {
         std::swap(count, calls);
         for (Mat* x : {&one.A, &one.B, &one.C, &add}) std::swap(x->stride_inner, x->stride_outer);
     }
     for (int i = 0; i < calls; ++i) {
         Gemm call = one;
-        call.A = shifted(one.A, i * one.A.stride_outer), call.B = shifted(one.B, i * one.B.stride_outer);
+        call.A = shifted(one.A, i * one.A.stride_outer);
+        call.B = shifted(one.B, i * one.B.stride_outer);
         call.C = shifted(one.C, i * one.C.stride_outer);
         multiply({call, count, shifted(add, i * add.stride_outer)});
     }
@@ -242,7 +244,9 @@ void Linalg::gemm(const Gemm& g) {
 void Linalg::bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta) {
     CHECK(rows > 0 && columns > 0, "bias gradient: empty dy of {} x {}", rows, columns);
     Gemm g;
-    g.M = columns, g.K = rows, g.trans_a = true;
+    g.M = columns;
+    g.K = rows;
+    g.trans_a = true;
     g.A = dy;
     g.bias = mat(db, columns);
     g.beta = beta;

@@ -287,8 +287,10 @@ AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cu
         const double ms =
             search.milliseconds([&] { check_blas(run(c, p, found[i].algo, result), "trying an algorithm"); });
         if (best.algorithm.empty()) best = {"", text_of(found[i].algo), ms, ms};
-        if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms)
-            best.algorithm = text_of(found[i].algo), best.ms = ms;
+        if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms) {
+            best.algorithm = text_of(found[i].algo);
+            best.ms = ms;
+        }
     }
     if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // its run will report the error
     return best;

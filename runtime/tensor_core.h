@@ -148,16 +148,17 @@ uint32_t pack(float low, float high) {
     return T(low).bits | uint32_t{T(high).bits} << 16;
 }
 
-inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
+inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row, const simt::Site& site = simt::Site::current()) {
     simt::ldmatrix<false>(r, row, site);
 }
 
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row, const simt::Site& site = simt::Site::current()) {
     simt::ldmatrix<true>(r, row, site);
 }
 
 template <typename T = bf16>
-void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 TEON_SITE_PARAMETER) {
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                  const simt::Site& site = simt::Site::current()) {
     simt::MmaLane lane{d, a, {b0, b1}};
     simt::warp_collective(
         0xffffffffu, lane,

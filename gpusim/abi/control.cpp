@@ -7,6 +7,6 @@
 extern "C" const teon::gpusim::Control* cudaModelControl() {
     using namespace teon;
     static const gpusim::Control control = {gpusim::set_order, gpusim::set_strict, cpu::forget_device_error,
-                                             &cpu::counters};
+                                            &cpu::counters};
     return &control;
 }

@@ -1,6 +1,7 @@
 #include "gpusim/abi/devices.h"
 
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "cpu/error.h"
 #include "cpu/hardware.h"
 #include "gpusim/abi/layouts.h"
+#include "gpusim/host/environment.h"
 
 namespace teon::gpusim {
 
@@ -40,6 +42,38 @@ int device_count() {
 
 thread_local int thread_device = 0;
 
+// cudaDeviceProp as far as it is modelled: "Technical Specifications per Compute Capability". What the model cannot do
+// is 0: managed memory, cooperative launches, clusters.
+struct Properties {
+    char name[256] = {};
+    size_t totalGlobalMem = 0;
+    size_t sharedMemPerBlock = kSharedUnasked;
+    size_t sharedMemPerMultiprocessor = 0;
+    size_t sharedMemPerBlockOptin = 0;
+    size_t reservedSharedMemPerBlock = 1024;
+    size_t memPitch = INT_MAX;
+    size_t totalConstMem = 65536;
+    int regsPerBlock = 65536;
+    int regsPerMultiprocessor = 65536;
+    int warpSize = 32;
+    int maxThreadsPerBlock = 1024;
+    int maxThreadsDim[3] = {1024, 1024, 64};
+    int maxGridSize[3] = {INT_MAX, 65535, 65535};
+    int maxThreadsPerMultiProcessor = 0;
+    int maxBlocksPerMultiProcessor = 0;
+    int major = 0;
+    int minor = 0;
+    int multiProcessorCount = 0;
+    int integrated = 0;
+    int canMapHostMemory = 1;
+    int concurrentKernels = 1;
+    int unifiedAddressing = 1;
+    int streamPrioritiesSupported = 1;
+    int managedMemory = 0;
+    int cooperativeLaunch = 0;
+    int clusterLaunch = 0;
+};
+
 void put(void* structure, size_t offset, const void* value, size_t bytes) {
     std::memcpy(static_cast<char*>(structure) + offset, value, bytes);
 }
@@ -48,7 +82,7 @@ void put(void* structure, size_t offset, const void* value, size_t bytes) {
 
 const GpuSheet& device() {
     static const GpuSheet& chosen = []() -> const GpuSheet& {
-        const GpuSheet& d = find_device_model();
+        const GpuSheet& d = from_environment(find_device_model);
         std::fprintf(stderr,
                      "This is a model of an %s: its kernels run as PTX on the CPU, thousands of times slower.\n",
                      d.title);
@@ -91,22 +125,19 @@ cudaError_t cudaSetDevice(int index) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
     const teon::GpuSheet& d = device();
-    struct {
-        char name[256] = {};
-        size_t totalGlobalMem = 0, sharedMemPerBlock = kSharedUnasked, sharedMemPerMultiprocessor = 0,
-               sharedMemPerBlockOptin = 0;
-        int regsPerBlock = 65536, warpSize = 32, maxThreadsPerBlock = 1024, major = 0, minor = 0,
-            multiProcessorCount = 0;
-    } p;
+    Properties p;
     std::strncpy(p.name, d.title, sizeof p.name - 1);
     size_t free = 0;
     const cudaError_t status = cudaMemGetInfo(&free, &p.totalGlobalMem);
     p.sharedMemPerBlockOptin = d.block_shared();
-    p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin + 1024;  // a block has all but 1 KiB
+    p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin + p.reservedSharedMemPerBlock;
+    const bool is_consumer = d.capability % 10 != 0;  // sm_86, sm_89
+    p.maxThreadsPerMultiProcessor = is_consumer ? 1536 : 2048;
+    p.maxBlocksPerMultiProcessor = is_consumer ? 24 : 32;
     p.major = d.capability / 10;
     p.minor = d.capability % 10;
     p.multiProcessorCount = d.multiprocessors;
-    std::memset(static_cast<void*>(properties), 0, kPropertiesBytes);
+    std::memset(static_cast<void*>(properties), kUnmodelled, kPropertiesBytes);
 #define TEON_PUT(member, type, offset) put(properties, offset, &p.member, sizeof(type));
     TEON_PROPERTIES(TEON_PUT)
 #undef TEON_PUT

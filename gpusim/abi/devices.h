@@ -5,8 +5,7 @@
 
 namespace teon::gpusim {
 
-// Returns the device that CUDA_DEVICE names; H200 if it is not set. Reports on stderr, once, that a model runs. Throws
-// UsageError.
+// Returns the device that CUDA_DEVICE names; H200 if it is not set. Reports on stderr, once, that a model runs.
 const GpuSheet& device();
 
 inline constexpr int kVersion = 13000;  // of the driver and of the runtime

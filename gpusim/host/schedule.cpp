@@ -11,6 +11,7 @@
 #include "base/integer.h"
 #include "cpu/engine.h"
 #include "cpu/system_memory.h"
+#include "gpusim/host/environment.h"
 #include "gpusim/host/pages.h"
 
 namespace teon::gpusim {
@@ -34,7 +35,8 @@ struct Schedule {
     bool watched = false;
 
     Schedule() {
-        if (const char* order = std::getenv("CUDA_ORDER")) parse(order);
+        const char* const order = std::getenv("CUDA_ORDER");
+        if (order) from_environment([&] { parse(order); });
     }
 
     void parse(const std::string& order) {

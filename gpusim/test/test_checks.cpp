@@ -118,8 +118,14 @@ TEST_CASE("gpusim/checks: asynchronous copies") {
 
 TEST_CASE("gpusim/checks: masks, collectives and barriers that miss lanes") {
     const std::string odd = "and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 1;";
-    check({{"missing lanes",
-            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, -1; $end:", "names lane 1, which has returned"},
+    check({{"a missing lane", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1; $end:",
+            "lane 1, which is not in the mask or"},
+           {"lanes of the mask that have returned, and are not read",
+            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, -1; bar.warp.sync -1;"
+                  "vote.sync.all.pred %p2, %p1, -1; $end:",
+            ""},
+           {"lanes that the block does not have", "shfl.sync.up.b32 %r2, %r0, 1, 0, -1;", "", 40},
+           {"lanes that return later", odd + "bar.warp.sync -1; @%p1 bra $end; bar.warp.sync -1; $end:", "", 40},
            {"own mask", odd + "shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555;", "not in its own mask"},
            {"their mask", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555; $end:", ""},
            {"reads outside",
