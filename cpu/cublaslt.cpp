@@ -277,12 +277,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-                                              cublasLtMatmulPreference_t preference, int wanted,
-                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
-    if (!handle || !operation || !A || !B || !C || !D || !preference || !results || !found || wanted <= 0) {
+                                              cublasLtMatmulPreference_t preference, int capacity,
+                                              cublasLtMatmulHeuristicResult_t results[], int* count) {
+    if (!handle || !operation || !A || !B || !C || !D || !preference || !results || !count || capacity <= 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    *found = 0;
+    *count = 0;
     if (cublasStatus_t status = check_problem(*operation, *A, *B, *C, *D); status != CUBLAS_STATUS_SUCCESS)
         return status;
     const Layouts layouts = all_layouts(*operation, *A, *B, *C, *D);
@@ -298,8 +298,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     }
     results[0].algo.data[kBias] = alignment(operation->bias);
     results[0].wavesCount = 1.0f;
-    *found = std::min(wanted, handle->algorithms);
-    for (int i = 1; i < *found; ++i) {
+    *count = std::min(capacity, handle->algorithms);
+    for (int i = 1; i < *count; ++i) {
         results[i] = results[0];
         results[i].algo.data[6] = static_cast<uint64_t>(i);
     }

@@ -31,12 +31,12 @@ using namespace teon::cpu;
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = 1;
     using teon::bytes_text;
-    const std::optional<int64_t> left = address_space_left();
-    if (left && *left < address_space_of_libraries())
+    const std::optional<int64_t> bytes_left = address_space_left();
+    if (bytes_left && *bytes_left < address_space_of_libraries())
         return fail(cudaErrorMemoryAllocation,
                     fmt::format("the limit of address space (ulimit -v) leaves {}, but the CPU's libraries and threads "
                                 "need {} beside the model; raise it",
-                                bytes_text(static_cast<double>(*left)),
+                                bytes_text(static_cast<double>(*bytes_left)),
                                 bytes_text(static_cast<double>(address_space_of_libraries()))));
     return cudaSuccess;
 }

@@ -20,17 +20,17 @@ namespace {
 // Returns the operations `from` of a capture and their direct and indirect predecessors, each with its index in a graph
 // of these operations.
 std::unordered_map<const Operation*, size_t> reachable(const Capture& capture, std::vector<OperationPtr> from) {
-    std::unordered_map<const Operation*, size_t> found;
+    std::unordered_map<const Operation*, size_t> indices;
     while (!from.empty()) {
         const OperationPtr operation = std::move(from.back());
         from.pop_back();
-        if (found.emplace(operation.get(), 0).second)
+        if (indices.emplace(operation.get(), 0).second)
             from.insert(from.end(), operation->predecessors.begin(), operation->predecessors.end());
     }
     size_t index = 0;
     for (const OperationPtr& operation : capture.operations)
-        if (const auto it = found.find(operation.get()); it != found.end()) it->second = index++;
-    return found;
+        if (const auto it = indices.find(operation.get()); it != indices.end()) it->second = index++;
+    return indices;
 }
 
 }  // namespace
@@ -64,14 +64,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
         return fail(cudaErrorStreamCaptureUnmatched, "cudaStreamEndCapture: no capture was begun on this stream");
     if (capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id())
         return fail(cudaErrorStreamCaptureWrongThread, "cudaStreamEndCapture: another thread began this capture");
-    const auto found = reachable(*capture, stream->predecessors);
+    const auto indices = reachable(*capture, stream->predecessors);
     call.e.end(capture);
     if (capture->broken_by)
         return fail(cudaErrorStreamCaptureInvalidated,
                     fmt::format("cudaStreamEndCapture: the capture was broken by {}", capture->broken_by));
     auto made = std::make_unique<CUgraph_st>();
     for (const OperationPtr& operation : capture->operations) {
-        if (!found.contains(operation.get())) {
+        if (!indices.contains(operation.get())) {
             if (!operation->work) continue;  // an event that no operation waits for
             return fail(cudaErrorStreamCaptureUnjoined,
                         fmt::format("cudaStreamEndCapture: {} was captured on a stream that the captured one does not "
@@ -80,7 +80,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
         }
         made->nodes.push_back({operation->what, operation->work, {}});
         for (const OperationPtr& earlier : operation->predecessors)
-            made->nodes.back().predecessors.push_back(found.at(earlier.get()));
+            made->nodes.back().predecessors.push_back(indices.at(earlier.get()));
     }
     *graph = made.release();
     call.e.alive.insert(*graph);

@@ -22,10 +22,14 @@ constexpr int64_t kSlice = 512;
 // The size of the largest tile, whose operands stay close to the second-level cache. An output of at most kMaxColumns
 // columns is not divided for its width, because oneDNN's best kernels need a dense output and a dense B; a wider one is
 // divided into tiles of at most kColumns.
-constexpr int64_t kMaxRows = 256, kMaxColumns = 1536, kColumns = 1024;
+constexpr int64_t kMaxRows = 256;
+constexpr int64_t kMaxColumns = 1536;
+constexpr int64_t kColumns = 1024;
 // A matrix is divided into at least this many tiles, for as many threads, unless a tile would get fewer elements or
 // multiplications than these, which take 0.1 ms.
-constexpr int64_t kTiles = 8, kMinElements = 64 * 64, kMinWork = 1 << 24;
+constexpr int64_t kTiles = 8;
+constexpr int64_t kMinElements = 64 * 64;
+constexpr int64_t kMinWork = 1 << 24;
 // The least number of multiplications that a thread takes at a time, for some microseconds.
 constexpr int64_t kChunk = 1 << 19;
 
@@ -97,7 +101,10 @@ template <typename T>
 void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
     if (activation == Activation::gelu) {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
+        for (int64_t j = 0; j < n; ++j) {
+            aux[j] = T(sums[j]);
+            c[j] = T(gelu_tanh(sums[j]));
+        }
     } else {
 #pragma GCC ivdep
         for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));

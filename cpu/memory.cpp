@@ -57,8 +57,8 @@ cudaError_t cudaFreeHost(void* p) { return release("cudaFreeHost", p); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     *total = total_memory();
     *free = std::min(available_memory(), *total);
-    if (const std::optional<int64_t> left = address_space_left())
-        *free = std::min<size_t>(*free, std::max<int64_t>(*left - address_space_of_libraries() + kPlanned, 0));
+    if (const std::optional<int64_t> bytes_left = address_space_left())
+        *free = std::min<size_t>(*free, std::max<int64_t>(*bytes_left - address_space_of_libraries() + kPlanned, 0));
     return device_error();
 }
 

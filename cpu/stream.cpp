@@ -89,9 +89,9 @@ cudaError_t wait_for(cudaStream_t stream, const char* what) {
 cudaError_t refuse_in_capture(const char* what) {
     Call call(what);
     for (const auto& capture : call.e.captures) {
-        const bool own = capture->thread == std::this_thread::get_id();
-        if (own ? capture->mode != cudaStreamCaptureModeRelaxed && thread_mode != cudaStreamCaptureModeRelaxed
-                : capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal)
+        const bool is_own = capture->thread == std::this_thread::get_id();
+        if (is_own ? capture->mode != cudaStreamCaptureModeRelaxed && thread_mode != cudaStreamCaptureModeRelaxed
+                   : capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal)
             return call.breaks(*capture, cudaErrorStreamCaptureUnsupported);
     }
     return call.status;

@@ -9,7 +9,9 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint64_t kWord = 4, kBanks = 32, kSector = 32;
+constexpr uint64_t kWord = 4;
+constexpr uint64_t kBanks = 32;
+constexpr uint64_t kSector = 32;
 
 // The distinct words that lanes access: at most four per lane, or five if the access is not aligned.
 struct Words {

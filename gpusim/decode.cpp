@@ -40,7 +40,7 @@ std::string readable(std::string_view mangled) {
     std::string name = status == 0 ? text : std::string(mangled);
     std::free(text);
     for (const std::string_view scope : {"(anonymous namespace)::", "teon::"})
-        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+        for (size_t at = name.find(scope); at != name.npos; at = name.find(scope)) name.erase(at, scope.size());
     if (name.starts_with("void ")) name.erase(0, 5);
     int depth = 0;
     for (size_t i = 0; i < name.size(); ++i) {
@@ -348,8 +348,8 @@ private:
             instruction_.address_width = static_cast<uint8_t>(operand(text, 8));
         }
     }
-    void need_operands(size_t least, size_t most) {
-        if (const size_t n = statement_->operands.size(); n < least || n > most) refuse("the number of operands");
+    void need_operands(size_t minimum, size_t maximum) {
+        if (const size_t n = statement_->operands.size(); n < minimum || n > maximum) refuse("the number of operands");
     }
     bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
     // Returns the variant that a part of the opcode names.
@@ -444,7 +444,7 @@ private:
         else if (arrives)
             add(constant(4, 1));
         if (count != k) refuse("the number of operands");
-        i.variant = static_cast<uint8_t>(waits ? (what == "try_wait" ? Poll::try_wait : Poll::test_wait) : Poll{});
+        if (waits) i.variant = static_cast<uint8_t>(what == "try_wait" ? Poll::try_wait : Poll::test_wait);
         if (arrives) i.variant = has("expect_tx");
         static const Names<Handler> handlers = {{"init", &mbarrier_init},
                                                 {"inval", &mbarrier_inval},

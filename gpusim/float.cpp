@@ -28,7 +28,7 @@ T extreme(T a, T b) {
     if (a != a) return b;
     if (b != b) return a;
     if (a == b) return of_equal;
-    return (Greatest ? b < a : a < b) ? a : b;
+    return (a > b) == Greatest ? a : b;
 }
 template <bool Greatest>
 float extreme_f32(float a, float b) {

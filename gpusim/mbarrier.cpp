@@ -14,7 +14,8 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint32_t kMbarrierBytes = 8, kMostArrivals = (1u << 20) - 1;
+constexpr uint32_t kMbarrierBytes = 8;
+constexpr uint32_t kMostArrivals = (1u << 20) - 1;
 constexpr int64_t kMostTransactions = (1 << 20) - 1;
 constexpr uint32_t kTileAlignment = 128;
 

@@ -62,18 +62,18 @@ Addresses addresses(Warp& w, const Instruction& i, int operand) {
 // Returns whether the accesses of all lanes to device memory are aligned and within one allocation: the one that the
 // warp accessed last, or one that is looked up and becomes it.
 bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t bytes) {
-    uint64_t least = ~uint64_t{0};
-    uint64_t most = 0;
+    uint64_t lowest_address = ~uint64_t{0};
+    uint64_t highest_address = 0;
     uint64_t any = 0;
     for (int l = 0; l < 32; ++l) {
         const bool on = lanes >> l & 1;
-        least = std::min(least, on ? a.of[l] : ~uint64_t{0});
-        most = std::max(most, on ? a.of[l] : 0);
+        lowest_address = std::min(lowest_address, on ? a.of[l] : ~uint64_t{0});
+        highest_address = std::max(highest_address, on ? a.of[l] : 0);
         any |= on ? a.of[l] : 0;
     }
     if (any % bytes != 0) return false;
-    if (holds(w.near, least, most - least + bytes)) return true;
-    const Range* range = find_range(*w.block->memory, least, most - least + bytes);
+    if (holds(w.near, lowest_address, highest_address - lowest_address + bytes)) return true;
+    const Range* range = find_range(*w.block->memory, lowest_address, highest_address - lowest_address + bytes);
     if (range) w.near = *range;
     return range != nullptr;
 }
@@ -365,10 +365,10 @@ void copy_wait(Warp& w, const Instruction& i, Lanes lanes) {
     SharedMemory& shared = w.block->shared;
     for_lanes(lanes, [&](int l) {
         auto& copies = w.copies[static_cast<size_t>(l)];
-        const int64_t left =
+        const int64_t first_in_flight =
             i.offset < 0 ? w.committed[static_cast<size_t>(l)] + 1 : w.committed[static_cast<size_t>(l)] - i.offset;
         std::erase_if(copies, [&](const Copy& c) {
-            if (c.group >= left) return false;
+            if (c.group >= first_in_flight) return false;
             std::memcpy(shared.data() + c.to, c.from, c.filled);
             std::memset(shared.data() + c.to + c.filled, 0, static_cast<size_t>(c.bytes - c.filled));
             shared.end_copy(w.clock, w.index, l, c.to, c.bytes);

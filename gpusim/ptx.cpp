@@ -40,10 +40,10 @@ public:
     // Returns the text before the first of `ends`, which it does not take.
     std::string_view until(std::string_view ends) {
         const size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
-        const std::string_view found = text_.substr(at_, end - at_);
+        const std::string_view text = text_.substr(at_, end - at_);
         at_ = end;
         skip();
-        return trim(found);
+        return trim(text);
     }
     std::string_view word() {
         const auto end_from = [&](size_t at) {
@@ -51,14 +51,14 @@ public:
         };
         size_t end = end_from(at_);
         while (text_.substr(end).starts_with("::")) end = end_from(end + 2);  // of "shared::cta"
-        const std::string_view found = text_.substr(at_, end - at_);
+        const std::string_view text = text_.substr(at_, end - at_);
         at_ = end;
         skip();
-        return found;
+        return text;
     }
     std::string_view line() {
-        const std::string_view found = until("\n");
-        return trim(found.substr(0, found.find("//")));
+        const std::string_view text = until("\n");
+        return trim(text.substr(0, text.find("//")));
     }
     // Returns the text between two brackets, of which the first must come next.
     std::string_view enclosed(char open, char close) {
@@ -70,10 +70,10 @@ public:
             if (peek() == close && --depth == 0) break;
         }
         CHECK(at_ < text_.size(), "PTX: a '{}' has no '{}'", open, close);
-        const std::string_view found = text_.substr(begin, at_ - begin);
+        const std::string_view text = text_.substr(begin, at_ - begin);
         ++at_;
         skip();
-        return found;
+        return text;
     }
     bool starts_with(std::string_view s) const { return text_.substr(at_).starts_with(s); }
 
@@ -85,7 +85,8 @@ private:
             const bool line = starts_with("//");
             if (!line && !starts_with("/*")) return;
             const size_t end = text_.find(line ? "\n" : "*/", at_);
-            at_ = end == text_.npos ? text_.size() : end + (line ? 1 : 2);
+            const size_t length = line ? 1 : 2;  // of the end
+            at_ = std::min(end, text_.size() - length) + length;
         }
     }
     std::string_view text_;
@@ -254,7 +255,7 @@ void parse_module(Module& m, std::string text) {
             in.enclosed('{', '}');
         } else if (directive == ".entry" || directive == ".func") {
             Function f = parse_function(in, directive == ".entry");
-            if (Function& known = m.functions[f.name]; known.body.empty()) known = std::move(f);
+            if (Function& declared = m.functions[f.name]; declared.body.empty()) declared = std::move(f);
         } else if (directive == ".global" || directive == ".const" || directive == ".shared") {
             m.variables.push_back(parse_variable(space_of(directive), in.until(";")));
             in.take(';');

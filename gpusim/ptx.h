@@ -60,9 +60,9 @@ struct Body {
     // Calls found(scope) for a scope and those around it, from the inside, until one returns true; returns whether one
     // did.
     template <typename Found>
-    bool look_outwards(size_t scope, Found&& found) const {
+    bool look_outwards(size_t scope, Found&& visit) const {
         for (;; scope = scopes[scope].outer) {
-            if (found(scope)) return true;
+            if (visit(scope)) return true;
             if (scope == 0) return false;
         }
     }

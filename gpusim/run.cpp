@@ -22,9 +22,11 @@ namespace teon::gpusim {
 namespace {
 
 // Random orders: the maximum of instructions that a group runs at a time, and the number of blocks that run by turns.
-constexpr uint64_t kMostAtOnce = 64, kBlocksAtOnce = 4;
+constexpr uint64_t kMostAtOnce = 64;
+constexpr uint64_t kBlocksAtOnce = 4;
 // Random orders: in one of kCopyOneIn steps a copy ends; one of kPollOneIn polls that may wait returns false instead.
-constexpr uint64_t kCopyOneIn = 16, kPollOneIn = 4;
+constexpr uint64_t kCopyOneIn = 16;
+constexpr uint64_t kPollOneIn = 4;
 constexpr uint64_t kMostIdlePolls = 1000000;
 
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
@@ -167,22 +169,22 @@ private:
         }
         const Lanes* masks = w_.at<Lanes>(i.operands[i.count - 1]);
         Lanes passed = 0;
-        for (Lanes left = lanes; left;) {
-            const int lane = first_lane(left);
+        for (Lanes lanes_left = lanes; lanes_left;) {
+            const int lane = first_lane(lanes_left);
             const Lanes mask = masks[lane];
             const Lanes needed = mask & w_.live;  // "all non-exited threads" of the mask
             if (!(mask >> lane & 1)) fail(w_, i, lane, fmt::format("is not in its own mask {:#x}", mask));
-            left &= ~(Lanes{1} << lane);
+            lanes_left &= ~(Lanes{1} << lane);
             if (needed & ~lanes) continue;
             for_lanes(needed, [&](int l) {
                 if (masks[l] != mask)
                     fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
             });
-            left &= ~needed;
+            lanes_left &= ~needed;
             passed |= needed;
         }
-        for (Lanes left = passed; left; left &= ~masks[first_lane(left)])
-            i.run(w_, i, masks[first_lane(left)] & w_.live);
+        for (Lanes lanes_left = passed; lanes_left; lanes_left &= ~masks[first_lane(lanes_left)])
+            i.run(w_, i, masks[first_lane(lanes_left)] & w_.live);
         return passed;
     }
 
@@ -190,6 +192,32 @@ private:
         if (i.guard == kNone) return lanes;
         const Lanes p = *w_.at<Lanes>(static_cast<uint32_t>(i.guard));
         return lanes & (i.guard_not ? ~p : p);
+    }
+
+    static void count(Count& count, Lanes lanes) {
+        ++count.warps;
+        count.lanes += static_cast<uint64_t>(std::popcount(lanes));
+    }
+
+    enum class Polled { ready, refused, waits };
+    // Runs a poll unless it has to wait.
+    Polled poll(const Instruction& i, Lanes lanes) {
+        if (is_ready(w_, i, lanes)) {
+            i.run(w_, i, lanes);
+            w_.block->idle = 0;
+            w_.refused = nullptr;
+            return Polled::ready;
+        }
+        const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait;
+        const bool tries = static_cast<Poll>(i.variant) == Poll::try_wait;
+        // try_wait may return false before the phase ends. It does so once, or at random, before it waits.
+        const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
+        w_.refused = &i;
+        if (!tests && !(tries && says_no)) return Polled::waits;
+        i.run(w_, i, lanes);  // sets the predicate, to false for at least one lane
+        if (++w_.block->idle > kMostIdlePolls)
+            fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
+        return Polled::refused;
     }
 
     // Runs the group until it divides, waits or returns, or another group should run: when this group reaches another
@@ -210,10 +238,7 @@ private:
             if (at >= limit) return leave();
             const Instruction& i = code_[static_cast<size_t>(at)];
             const Lanes lanes = guarded(i, active);
-            if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) {
-                ++w_.counts[at].warps;
-                w_.counts[at].lanes += static_cast<uint64_t>(std::popcount(lanes));
-            }
+            if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) count(w_.counts[at], lanes);
             if (i.kind == Kind::plain) {
                 if (lanes) i.run(w_, i, lanes);
                 ++at;
@@ -261,23 +286,10 @@ private:
                 }
                 case Kind::poll: {
                     if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
-                    const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait;
-                    const bool tries = static_cast<Poll>(i.variant) == Poll::try_wait;
-                    if (is_ready(w_, i, lanes)) {
-                        i.run(w_, i, lanes);
-                        w_.block->idle = 0;
-                        w_.refused = nullptr;
-                        ++at;
-                        continue;
-                    }
-                    // try_wait may return false before the phase ends. It does so once, or at random, before it waits.
-                    const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
-                    w_.refused = &i;
-                    if (!tests && !(tries && says_no)) return leave(true);
-                    i.run(w_, i, lanes);  // sets the predicate, to false for at least one lane
-                    if (++w_.block->idle > kMostIdlePolls)
-                        fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
+                    const Polled polled = poll(i, lanes);
+                    if (polled == Polled::waits) return leave(true);
                     ++at;
+                    if (polled == Polled::ready) continue;
                     leave();
                     w_.blocked = true;  // until other warps have run
                     return;
@@ -354,8 +366,8 @@ public:
         block_.idle = 0;
         const uint64_t threads = launch.block.count();
         for (Warp& w : block_.warps) {
-            const uint64_t left = threads - 32 * static_cast<uint64_t>(w.index);
-            w.live = left >= 32 ? kAllLanes : (Lanes{1} << left) - 1;
+            const uint64_t threads_left = threads - 32 * static_cast<uint64_t>(w.index);
+            w.live = threads_left >= 32 ? kAllLanes : (Lanes{1} << threads_left) - 1;
             w.groups.assign(1, {0, w.live});
             w.at_barrier = w.waited = w.blocked = false;
             w.refused = nullptr;

@@ -10,7 +10,8 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint32_t kOfWarp = 31u << 5, kOfLane = 31u;
+constexpr uint32_t kOfWarp = 31u << 5;
+constexpr uint32_t kOfLane = 31u;
 constexpr size_t kWarpgroup = 4;  // warps
 
 // Returns whether all `n` stamps are in [low, high).
@@ -286,17 +287,17 @@ bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
 
 bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
-    uint64_t known = ~uint64_t{0};  // a stamp that is known to be ordered
+    uint64_t ordered_stamp = ~uint64_t{0};  // a stamp that is known to be ordered
     for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
         const Stamp w = writer_[g];
-        if (w == known) continue;
+        if (w == ordered_stamp) continue;
         if (w == kCopying || w < block_begin_) {
             wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
                                  w == kCopying ? "cp.async still writes" : "nothing has written");
             return false;
         }
         if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
-        known = w;
+        ordered_stamp = w;
     }
     return true;
 }

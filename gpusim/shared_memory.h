@@ -83,9 +83,12 @@ private:
     // are larger numbers.
     using Stamp = uint32_t;
     static constexpr Stamp kCopying = ~Stamp{0};
-    static constexpr Stamp kSeveralLanes = 1 << 11, kSeveralWarps = 1 << 10;
-    static constexpr int kClockShift = 12, kEpochShift = 20;
-    static constexpr uint32_t kLastClock = 255, kLastEpoch = 4094;
+    static constexpr Stamp kSeveralLanes = 1 << 11;
+    static constexpr Stamp kSeveralWarps = 1 << 10;
+    static constexpr int kClockShift = 12;
+    static constexpr int kEpochShift = 20;
+    static constexpr uint32_t kLastClock = 255;
+    static constexpr uint32_t kLastEpoch = 4094;
 
     Stamp stamp(SyncClock& clock, int warp, int lane) {
         clock.touched = true;

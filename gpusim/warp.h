@@ -40,8 +40,9 @@ struct Launch {
 };
 
 // The first generic addresses of parameters, shared and local memory. The host has no memory there.
-inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59, kSharedWindow = uint64_t{1} << 60,
-                          kLocalWindow = uint64_t{1} << 61;
+inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59;
+inline constexpr uint64_t kSharedWindow = uint64_t{1} << 60;
+inline constexpr uint64_t kLocalWindow = uint64_t{1} << 61;
 
 // Lanes at the same instruction.
 struct Group {

@@ -18,7 +18,8 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr int kRows = 16, kK = 16;  // rows of D per warp; K of a product
+constexpr int kRows = 16;
+constexpr int kK = 16;  // rows of D per warp; K of a product
 
 float widen(uint16_t bits, bool f16) {
     return f16 ? static_cast<float>(std::bit_cast<Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
@@ -213,7 +214,8 @@ namespace {
 // The use of a register: the number of groups committed since a product that uses it began, or kSettled if none is in
 // flight; and whether another instruction has written it since the last wgmma.fence.
 struct Use {
-    static constexpr uint8_t kSettled = 255, kMostGroups = 15;
+    static constexpr uint8_t kSettled = 255;
+    static constexpr uint8_t kMostGroups = 15;
     uint8_t groups = kSettled;
     bool written = true;
     bool operator==(const Use&) const = default;

@@ -89,9 +89,11 @@ std::string kernel_name() {
     const size_t end = text.find_first_of(";]", begin);
     std::string name(text.substr(begin, end == text.npos ? end : end - begin));
     for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
-        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+        for (size_t at = name.find(scope); at != name.npos; at = name.find(scope)) name.erase(at, scope.size());
     // nvcc derives the name of an unnamed namespace from the file name.
-    for (size_t at; (at = name.find("_GLOBAL__N__")) != name.npos;) name.erase(at, name.find("::", at) + 2 - at);
+    constexpr std::string_view kUnnamed = "_GLOBAL__N__";
+    for (size_t at = name.find(kUnnamed); at != name.npos; at = name.find(kUnnamed))
+        name.erase(at, name.find("::", at) + 2 - at);
     return name;
 }
 
@@ -236,8 +238,8 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
 // a block minus the static arrays of Kernel.
 template <auto Kernel>
 size_t most_dynamic_shared() {
-    static const size_t most = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
-    return most;
+    static const size_t limit = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
+    return limit;
 }
 
 // Launches Kernel(args...) on c.grid x c.block, after the work that is already on the stream. The arguments are

@@ -259,11 +259,11 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
         if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
             return fail(cudaErrorInvalidValue,
                         fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
-        const size_t most = most_dynamic_shared(kernel.program(), device());
-        if (value < 0 || static_cast<size_t>(value) > most)
+        const size_t limit = most_dynamic_shared(kernel.program(), device());
+        if (value < 0 || static_cast<size_t>(value) > limit)
             return fail(cudaErrorInvalidValue,
                         fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
-                                    kernel.program().name, value, most));
+                                    kernel.program().name, value, limit));
         kernel.asked = static_cast<size_t>(value);
         return device_error();
     });

@@ -65,6 +65,8 @@ struct LaunchConfiguration {
 inline constexpr int kProgrammaticStreamSerialization = 6;
 
 // CUtensorMapDataType and CUtensorMapSwizzle.
-inline constexpr int kTensorMapF16 = 6, kTensorMapBf16 = 9, kTensorMapSwizzle128 = 3;
+inline constexpr int kTensorMapF16 = 6;
+inline constexpr int kTensorMapBf16 = 9;
+inline constexpr int kTensorMapSwizzle128 = 3;
 
 }  // namespace teon::gpusim

@@ -105,16 +105,16 @@ public:
     Memory kind(const void* p, size_t bytes, std::string& why) {
         const std::lock_guard lock(mutex_);
         const uintptr_t at = reinterpret_cast<uintptr_t>(p);
-        if (const auto* found = find(live_, at, bytes)) {
-            if (!found->second.contains(found->first, at, bytes))
-                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - found->first,
-                                  found->second.bytes);
-            return found->second.kind;
+        if (const auto* entry = find(live_, at, bytes)) {
+            if (!entry->second.contains(entry->first, at, bytes))
+                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - entry->first,
+                                  entry->second.bytes);
+            return entry->second.kind;
         }
-        if (const auto* found = find(freed_, at, bytes)) {
+        if (const auto* entry = find(freed_, at, bytes)) {
             why =
-                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - found->first, found->second.bytes);
-            return found->second.kind;
+                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - entry->first, entry->second.bytes);
+            return entry->second.kind;
         }
         return Memory::pageable;
     }

@@ -147,8 +147,8 @@ TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phas
 }
 
 TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
-    const std::string own = "mov.u32 %r1, buffer; setp.lt.u32 %p1, %r0, 32;" + kOwn;
-    const std::string store = own + "@%p1 bra $read; st.shared.u32 [%r2], %r0;";
+    const std::string addresses = "mov.u32 %r1, buffer; setp.lt.u32 %p1, %r0, 32;" + kOwn;
+    const std::string store = addresses + "@%p1 bra $read; st.shared.u32 [%r2], %r0;";
     const std::string load = "ld.shared.u32 %r4, [%r2+128];";
     check({{"both wait", store + "bar.sync 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
            {"one arrives", store + "bar.arrive 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
@@ -158,7 +158,7 @@ TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
             "a race"},
            {"another barrier", store + "bar.sync 2, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:",
             "waits for ever: too few threads"},
-           {"too many", own + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},
+           {"too many", addresses + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},
            {"counts differ",
             store + "bar.sync 1, 64; bra $end; $read: bar.sync 1, 96; $end:", "threads at barrier 1, but"}});
 }
@@ -243,8 +243,9 @@ std::string product(int N, const std::string& a, int trans_b, const std::string&
 const std::string kDescriptors =
     "add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d6, %r6; or.b64 %d6, %d6, 0x4000004000000000;"
     "add.s64 %d7, %d6, 512;";
-const std::string kFence = "wgmma.fence.sync.aligned;", kCommit = "wgmma.commit_group.sync.aligned;",
-                  kWait = "wgmma.wait_group.sync.aligned 0;";
+const std::string kFence = "wgmma.fence.sync.aligned;";
+const std::string kCommit = "wgmma.commit_group.sync.aligned;";
+const std::string kWait = "wgmma.wait_group.sync.aligned 0;";
 
 }  // namespace
 

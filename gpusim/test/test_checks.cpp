@@ -162,9 +162,9 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
     const PtxKernel both("mov.u32 %r9, fixed;" + kOwn, arrays);
     const PtxKernel large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");
     const size_t unasked = unasked_dynamic_shared(both.program());
-    const size_t most = most_dynamic_shared(both.program(), device);
+    const size_t limit = most_dynamic_shared(both.program(), device);
     REQUIRE(unasked == 47 * 1024);
-    REQUIRE(most == 162 * 1024);
+    REQUIRE(limit == 162 * 1024);
     struct Case {
         const PtxKernel& kernel;
         Extent3 grid, block;
@@ -180,8 +180,8 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
                           {small, {1, 1, 1}, {1, 1, 65}, 0, 0, "a block of 1 x 1 x 65 threads"},
                           {both, {1, 1, 1}, {32, 1, 1}, unasked, unasked, ""},
                           {both, {1, 1, 1}, {32, 1, 1}, unasked + 1, unasked, "were granted"},
-                          {both, {1, 1, 1}, {32, 1, 1}, most, most, ""},
-                          {both, {1, 1, 1}, {32, 1, 1}, most + 1, most + 1, "beside 1000 static ones"},
+                          {both, {1, 1, 1}, {32, 1, 1}, limit, limit, ""},
+                          {both, {1, 1, 1}, {32, 1, 1}, limit + 1, limit + 1, "beside 1000 static ones"},
                           {large, {1, 1, 1}, {32, 1, 1}, 0, 0, "65536 bytes of static shared memory"}}) {
         Launch launch;
         launch.grid = c.grid;

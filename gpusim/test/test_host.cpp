@@ -29,7 +29,7 @@ std::string printed(Print&& print) {
     close(before);
     std::rewind(file);
     std::string text;
-    for (int c; (c = std::fgetc(file)) != EOF;) text += static_cast<char>(c);
+    for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
     std::fclose(file);
     return text;
 }
