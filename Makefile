@@ -36,15 +36,13 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # Wildcards find all sources. Each *.cu in this folder is a program. A file belongs to both backends unless ONLY_cpu or
 # ONLY_cuda matches it.
-ONLY_cpu  := cpu/% gpusim/% test/cpu/% test/gpusim/%
+ONLY_cpu  := cpu/% gpusim/% test/cpu/%
 ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
-# The modelled GPU: a PTX interpreter, and the libraries of cpu/ under NVIDIA's names (docs/modelled_gpu.md)
-GPUSIM    := $(wildcard gpusim/*.cpp)
-SIMULATOR := $(filter-out cpu/device.cpp cpu/simt.cpp,$(wildcard base/*.cpp cpu/*.cpp)) $(GPUSIM) \
-             $(wildcard gpusim/abi/*.cpp)
+# The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
+GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := $(basename $(wildcard *.cu))
@@ -74,8 +72,9 @@ OPT        := -O3
 CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) \
               $(INCLUDES) -isystem cpu/include
 # With sanitizers, g++ 12 takes members of <regex> for uninitialized.
-CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) -g -fno-omit-frame-pointer -fsanitize=address,undefined \
-              -fno-sanitize-recover=all -Wno-maybe-uninitialized
+SANITIZE   := -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+              -Wno-maybe-uninitialized
+CXX_asan    = $(subst -O3,-O1,$(CXX_cpu)) $(SANITIZE)
 # fmt is used header-only, so that a GPU machine needs no library. Under nvcc, fmt turns constexpr off by default, which
 # fails to compile. With constexpr on, nvcc warns about fmt's long double functions in device code (20208), although no
 # kernel calls them.
@@ -90,11 +89,10 @@ LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One folder per kind of build. CPP_NAME compiles .cpp files and links, CU_NAME compiles .cu files. The name begins with
-# the backend. cuda-model: programs that nvcc compiles for the modelled GPU; cpu-model: the modelled GPU's libraries.
-FOLDERS := cpu cpu-asan cpu-model cpu-v2 cpu-v3 cuda cuda-check cuda-model
+# the backend. cuda-model: programs that nvcc compiles for the modelled GPU.
+FOLDERS := cpu cpu-asan cpu-v2 cpu-v3 cuda cuda-check cuda-model
 CPP_cpu        = $(CXX_cpu)
 CPP_cpu-asan   = $(CXX_asan)
-CPP_cpu-model  = $(CXX_cpu) -DTEON_MODEL_GPU -fPIC
 CPP_cpu-v2     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v2
 CPP_cpu-v3     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v3
 CPP_cuda       = $(CXX_cuda)
@@ -102,7 +100,6 @@ CPP_cuda-check = $(CXX_cuda)
 CPP_cuda-model = $(CXX_cuda)
 CU_cpu         = $(CPP_cpu) -x c++
 CU_cpu-asan    = $(CPP_cpu-asan) -x c++
-CU_cpu-model   = $(CPP_cpu-model) -x c++
 CU_cpu-v2      = $(CPP_cpu-v2) -x c++
 CU_cpu-v3      = $(CPP_cpu-v3) -x c++
 CU_cuda        = $(NVCC_cuda) $(CUDA_ARCH)
@@ -130,7 +127,7 @@ $(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(cal
 	@echo "  $1  $$*"
 	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
-build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY) $(GPUSIM))
+build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
@@ -159,14 +156,16 @@ build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
 ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
 -include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL))))
--include $(patsubst %.o,%.d,$(call objects,cpu-model,$(SIMULATOR)))
 
-build/model-gpu/libmodel_gpu.so: $(call objects,cpu-model,$(SIMULATOR)) gpusim/abi/versions.map
-	@mkdir -p $(@D)
-	@echo "  model-gpu"
-	@$(CPP_cpu-model) -shared -Wl,--version-script=gpusim/abi/versions.map -Wl,-z,defs $(filter %.o,$^) -o $@ $(LIBS_cpu)
-$(MODEL_GPU) &: build/model-gpu/libmodel_gpu.so  # all of them: a program must not mix them with NVIDIA's libraries
-	@for link in $(MODEL_GPU); do ln -sf $(<F) $$link; done
+# The modelled GPU's libraries and tests; its arguments come first, goals last.
+house = $(MAKE) -s -C gpusim CXX='$(CXX)' MARCH='$(MARCH)' INCLUDES='$(patsubst -I.,,$(INCLUDES))' \
+        WARN='$(WARN)' CATCH2_LIBS='$(CATCH2_LIBS)' $1
+$(MODEL_GPU) &: FORCE | $(SETUP_FIRST)
+	+@$(call house,BUILD=../build/model-gpu all)
+build/model-gpu/tests: FORCE | $(MODEL_GPU)  # one after the other: both make the same objects
+	+@$(call house,BUILD=../build/model-gpu tests)
+build/model-gpu-asan/tests: FORCE | $(SETUP_FIRST)
+	+@$(call house,BUILD=../build/model-gpu-asan OPT='-O1 $(SANITIZE)' tests)
 
 # The source version, for --version and each run's config.json: the newest version in CHANGELOG.md, and the commit.
 build/version: FORCE
@@ -189,11 +188,12 @@ $(PROGRAMS): %: build/$(BACKEND)/% FORCE
 demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Shakespeare, three times
 	@scripts/demo.sh
 
-test: build/$(BACKEND)/tests $(PROGRAMS) | venv  ## Run every test; tests that cannot run here are skipped by name
-	@$(PYTHON) scripts/run_tests.py $< $(wildcard test/*/test_*.py)
+HOUSE_TESTS := $(if $(filter cpu,$(BACKEND)),build/model-gpu/tests)
+test: build/$(BACKEND)/tests $(HOUSE_TESTS) $(PROGRAMS) | venv  ## Run every test; skipped ones are named
+	@$(PYTHON) scripts/run_tests.py $< $(HOUSE_TESTS) $(wildcard test/*/test_*.py gpusim/test/test_*.py)
 
-test-sanitize: build/cpu-asan/tests  ## Run the C++ tests under the address and undefined behaviour sanitizers
-	@$(PYTHON) scripts/run_tests.py $<
+test-sanitize: build/cpu-asan/tests build/model-gpu-asan/tests  ## Run the C++ tests under the sanitizers
+	@$(PYTHON) scripts/run_tests.py $^
 
 # Runs the tests as on CPUs without the newest instructions. ISAS: the limit for oneDNN (DEFAULT: no limit). CORES: the
 # kernels that OpenBLAS uses, if LAPACK is OpenBLAS. VERSIONS: the x86-64 levels for the compiler.
@@ -227,7 +227,7 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) test/gpusim/plant_faults.py $<
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $<
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
@@ -256,7 +256,7 @@ build/tidy/%.ok: %  .clang-tidy
 	@touch $@
 
 # Compiles a file again only after a change, and prints its first error without the candidates.
-SYNTAX := $(filter-out $(ONLY_cuda),$(ALL) $(wildcard gpusim/abi/*.cpp))
+SYNTAX := $(filter-out $(ONLY_cuda),$(ALL))
 syntax: $(SYNTAX:%=build/syntax/%.ok)  ## Compile everything without output, also with CXX=clang++-16
 build/syntax/%.ok: private OPT := -O0
 build/syntax/%.ok: % build/syntax/flags

@@ -25,8 +25,8 @@ std::optional<int64_t> number(const fs::path& path, const std::string& key = "")
 struct Version {
     const char *memory_limit, *memory_used, *cached, *shared;
 };
-constexpr Version kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"},
-    kVersion2{"memory.max", "memory.current", "file", "shmem"};
+constexpr Version kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"};
+constexpr Version kVersion2{"memory.max", "memory.current", "file", "shmem"};
 constexpr int64_t kUnlimited = int64_t{1} << 60;
 
 std::optional<double> cpu_quota(const fs::path& group) {
@@ -41,12 +41,12 @@ std::optional<double> cpu_quota(const fs::path& group) {
 }
 
 std::optional<int64_t> memory_left(const fs::path& group, const Version& version) {
-    const std::optional<int64_t> most = number(group / version.memory_limit);
+    const std::optional<int64_t> limit = number(group / version.memory_limit);
     const std::optional<int64_t> used = number(group / version.memory_used);
-    if (!most || !used || *most < 0 || *most >= kUnlimited) return std::nullopt;
+    if (!limit || !used || *limit < 0 || *limit >= kUnlimited) return std::nullopt;
     // Cached files include shared memory (/dev/shm), which the system cannot drop.
     const auto stat = [&](const char* key) { return number(group / "memory.stat", key).value_or(0); };
-    return std::clamp<int64_t>(*most - *used + stat(version.cached) - stat(version.shared), 0, *most);
+    return std::clamp<int64_t>(*limit - *used + stat(version.cached) - stat(version.shared), 0, *limit);
 }
 
 // Calls visit(folder) for the group and the groups above it. In a container the line may name a group outside of it;

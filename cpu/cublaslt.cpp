@@ -13,10 +13,9 @@
 #include <new>
 #include <string_view>
 
-#include "cpu/device.h"
+#include "cpu/hardware.h"
 #include "cpu/include/cublasLt.h"
 #include "cpu/matmul.h"
-#include "cpu/pages.h"
 #include "cpu/stream.h"
 
 struct cublasLtContext {
@@ -24,7 +23,8 @@ struct cublasLtContext {
     int algorithms;
 };
 struct cublasLtMatmulDescOpaque_t {
-    cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    cublasOperation_t trans_a = CUBLAS_OP_N;
+    cublasOperation_t trans_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void* bias = nullptr;
     int32_t bias_type = -1;  // -1: D's type
@@ -175,32 +175,20 @@ Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const 
     return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
 }
 
-// Overwrites the workspace, as an algorithm may. The first bytes of each page are enough to find data that others keep
-// there.
-void overwrite(void* workspace, size_t bytes) {
-    constexpr size_t page = 4096;
-    constexpr size_t part = 64;
-    for (size_t at = 0; at < bytes; at += page)
-        memset(static_cast<char*>(workspace) + at, kNaN, std::min(part, bytes - at));
-    if (bytes > part) memset(static_cast<char*>(workspace) + bytes - part, kNaN, part);
-}
-
 }  // namespace
 }  // namespace teon::cpu
 
 using namespace teon::cpu;
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+    const auto [default_refusals, default_algorithms] = heuristic_defaults();
     const char* asked = getenv("CUBLASLT_REFUSE");
-    const std::string_view refuse = asked ? asked : kModelGpu ? "heuristic" : "";
+    const std::string_view refusals = asked ? asked : default_refusals;
+    Refuse refuse = Refuse::documented;
+    if (refusals == "heuristic") refuse = Refuse::in_heuristic;
+    if (refusals == "call") refuse = Refuse::in_call;
     const char* algorithms = getenv("CUBLASLT_ALGORITHMS");
-    return create(handle,
-                  refuse == "heuristic" ? Refuse::in_heuristic
-                  : refuse == "call"    ? Refuse::in_call
-                                        : Refuse::documented,
-                  algorithms  ? std::max(1, atoi(algorithms))
-                  : kModelGpu ? 3
-                              : 1);
+    return create(handle, refuse, algorithms ? std::max(1, atoi(algorithms)) : default_algorithms);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
@@ -289,12 +277,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-                                              cublasLtMatmulPreference_t preference, int wanted,
-                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
-    if (!handle || !operation || !A || !B || !C || !D || !preference || !results || !found || wanted <= 0) {
+                                              cublasLtMatmulPreference_t preference, int capacity,
+                                              cublasLtMatmulHeuristicResult_t results[], int* count) {
+    if (!handle || !operation || !A || !B || !C || !D || !preference || !results || !count || capacity <= 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    *found = 0;
+    *count = 0;
     if (cublasStatus_t status = check_problem(*operation, *A, *B, *C, *D); status != CUBLAS_STATUS_SUCCESS)
         return status;
     const Layouts layouts = all_layouts(*operation, *A, *B, *C, *D);
@@ -310,8 +298,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     }
     results[0].algo.data[kBias] = alignment(operation->bias);
     results[0].wavesCount = 1.0f;
-    *found = std::min(wanted, handle->algorithms);
-    for (int i = 1; i < *found; ++i) {
+    *count = std::min(capacity, handle->algorithms);
+    for (int i = 1; i < *count; ++i) {
         results[i] = results[0];
         results[i].algo.data[6] = static_cast<uint64_t>(i);
     }
@@ -357,20 +345,30 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     if (o.adds_bias() && algorithm && address(o.bias) % algorithm->data[kBias] != 0) return CUBLAS_STATUS_INVALID_VALUE;
 
     Matmul m;
-    m.M = static_cast<int64_t>(d.columns), m.N = static_cast<int64_t>(d.rows), m.batch = d.batch;
+    m.M = static_cast<int64_t>(d.columns);
+    m.N = static_cast<int64_t>(d.rows);
     m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
-    m.trans_a = o.trans_b == CUBLAS_OP_T, m.trans_b = o.trans_a == CUBLAS_OP_T;
-    m.in = dtype(a.type), m.out = dtype(d.type);
-    m.A = {B, b.ld, b.stride}, m.B = {A, a.ld, a.stride};
+    m.batch = d.batch;
+    m.trans_a = o.trans_b == CUBLAS_OP_T;
+    m.trans_b = o.trans_a == CUBLAS_OP_T;
+    m.in = dtype(a.type);
+    m.out = dtype(d.type);
+    m.A = {B, b.ld, b.stride};
+    m.B = {A, a.ld, a.stride};
     m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
-    m.C = D, m.ldc = d.ld, m.stride_c = d.stride;
-    m.alpha = scale, m.beta = keep;
+    m.C = D;
+    m.ldc = d.ld;
+    m.stride_c = d.stride;
+    m.alpha = scale;
+    m.beta = keep;
     m.bias = o.adds_bias() ? o.bias : nullptr;
-    m.activation = o.activation(), m.aux = o.aux, m.ld_aux = o.ld_aux;
+    m.activation = o.activation();
+    m.aux = o.aux;
+    m.ld_aux = o.ld_aux;
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
     const cudaError_t queued =
         submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes, o = o, type_b = dtype(b.type)] {
-            if constexpr (kModelGpu) overwrite(workspace, workspace_bytes);
+            disturb_workspace(workspace, workspace_bytes);
             if (!teon::is_fp8(m.in)) return matmul(m);
             const auto value = [](const float* scale) { return scale ? *scale : 1.0f; };
             matmul_fp8(m, type_b, m.in, value(o.scale_a) * value(o.scale_b));

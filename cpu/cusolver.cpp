@@ -86,9 +86,9 @@ cusolverStatus_t cusolverDnSgesvd(cusolverDnHandle_t handle, signed char jobu, s
     }
     return queue(handle, "cusolverDnSgesvd", [=] {
         const OneThread one;
-        const int own = floats - integers_of_svd(n);
-        *info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, A, lda, S, U, ldu, VT, ldvt, work, own,
-                                    integers_after(work, own));
+        const int space = floats - integers_of_svd(n);
+        *info = LAPACKE_sgesdd_work(LAPACK_COL_MAJOR, 'S', m, n, A, lda, S, U, ldu, VT, ldvt, work, space,
+                                    integers_after(work, space));
     });
 }
 
@@ -111,8 +111,8 @@ cusolverStatus_t cusolverDnSsyevd(cusolverDnHandle_t handle, cusolverEigMode_t, 
     if (n < 0 || lda < std::max(1, n) || floats <= integers_of_eigen(n)) return CUSOLVER_STATUS_INVALID_VALUE;
     return queue(handle, "cusolverDnSsyevd", [=] {
         const OneThread one;
-        const int own = floats - integers_of_eigen(n);
-        *info = LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, A, lda, W, work, own, integers_after(work, own),
+        const int space = floats - integers_of_eigen(n);
+        *info = LAPACKE_ssyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, A, lda, W, work, space, integers_after(work, space),
                                     integers_of_eigen(n));
     });
 }

@@ -1,17 +1,16 @@
-// The device's properties, the limits of kernels, and the missing profiler.
+// The CPU as the only device: its properties, the limits of kernels, and the missing profiler.
 #include "cpu/device.h"
 
 #include <fstream>
 #include <string>
 
 #include "base/check.h"
-#include "cpu/devices.h"
+#include "base/text.h"
+#include "cpu/address_space.h"
 #include "cpu/error.h"
+#include "cpu/hardware.h"
 #include "cpu/include/cuda_profiler_api.h"
-#include "cpu/pages.h"
 #include "cpu/threads.h"
-
-namespace teon::cpu {
 
 namespace {
 
@@ -27,11 +26,30 @@ std::string processor() {
 
 }  // namespace
 
-bool multiplies_fp8() { return true; }
-
-}  // namespace teon::cpu
-
 using namespace teon::cpu;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    using teon::bytes_text;
+    const std::optional<int64_t> bytes_left = address_space_left();
+    if (bytes_left && *bytes_left < address_space_of_libraries())
+        return fail(cudaErrorMemoryAllocation,
+                    fmt::format("the limit of address space (ulimit -v) leaves {}, but the CPU's libraries and threads "
+                                "need {} beside the model; raise it",
+                                bytes_text(static_cast<double>(*bytes_left)),
+                                bytes_text(static_cast<double>(address_space_of_libraries()))));
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* index) {
+    *index = current_device();
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index) {
+    if (is_device(index)) return device_error();
+    return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}; there are 1", index));
+}
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
     constexpr size_t kMost = kBlockShared - kStaticSharedBytes;

@@ -1,4 +1,4 @@
-// Private to cpu/: operations, the order between them, and the threads that run them.
+// Private to cpu/ and to a device under it (hardware.h): operations and the order between them.
 //
 // Every piece of work is an operation with a list of predecessors. A stream is the list of predecessors of its next
 // operation; an event is an operation without work. A graph is a list of operations that each launch copies.
@@ -16,16 +16,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cpu/devices.h"
 #include "cpu/error.h"
-#include "cpu/pages.h"
+#include "cpu/hardware.h"
 
 namespace teon::cpu {
 
 using Clock = std::chrono::steady_clock;
-
-struct Operation;
-using OperationPtr = std::shared_ptr<Operation>;
 
 struct Operation {
     const char* what;
@@ -34,7 +30,7 @@ struct Operation {
     std::vector<OperationPtr> successors = {};  // that wait for this operation
     bool done = false;
     Clock::time_point at = {};  // the time when it was done
-    size_t place = 0;           // index in Engine::ready
+    size_t place = 0;           // for the device: index in its list of operations without predecessors
 };
 
 // The operations that a capture has recorded so far. They never run; each launch of the graph runs copies of them.
@@ -61,17 +57,8 @@ struct Engine {
     std::condition_variable changed;
     std::unordered_set<const void*> alive;  // streams, events and graphs
     std::vector<std::shared_ptr<Capture>> captures;
-    int64_t left = 0;                 // operations that are not done
-    std::vector<OperationPtr> ready;  // modelled GPU: operations without predecessors
-    bool running = false;             // modelled GPU: an operation is running
-    bool random = false;
-    std::thread::id queued_by;  // the thread that queued last
-    uint64_t seed = 0, state = 0;
-    Clock::time_point last_call = Clock::now();
-    bool watched = false;
+    int64_t unfinished = 0;  // operations that are not done
 
-    Engine();
-    std::string set_order(const std::string& order);
     // Adds an operation to the end of the stream or, during capture, to the stream's capture.
     OperationPtr append(cudaStream_t stream, const char* what, std::function<void()> work);
     // Adds an operation with these predecessors.
@@ -79,20 +66,21 @@ struct Engine {
     void finish(const OperationPtr& operation);
     // Ends a capture, and returns its streams to their state before it.
     void end(const std::shared_ptr<Capture>& capture);
-    // The caller holds the mutex, which is released while operations run.
-    void run_until_done(std::unique_lock<std::mutex>& lock, const OperationPtr& target);
-    void run_some(std::unique_lock<std::mutex>& lock);
-    void run_all(std::unique_lock<std::mutex>& lock);
+};
 
-private:
-    void run(std::unique_lock<std::mutex>& lock, OperationPtr operation);
-    void watch();
+// An operation of a graph. Predecessors are given by their index, which is lower than its own.
+struct GraphNode {
+    const char* what;
+    std::function<void()> work;
+    std::vector<size_t> predecessors;
 };
 
 // Never destroyed: threads may outlive main().
 Engine& engine();
 
+// Runs the operation's work, unless device work has failed before.
 void execute(const Operation& operation) noexcept;
+bool has_unfinished_work(cudaStream_t stream);
 
 // Begins every call that takes a stream, event or graph: locks the engine and checks the device and the handle.
 struct Call {
@@ -114,8 +102,8 @@ struct CUstream_st {
     std::vector<teon::cpu::OperationPtr> predecessors;  // of the next operation
     std::shared_ptr<teon::cpu::Capture> capture;
     std::vector<teon::cpu::OperationPtr> predecessors_before_capture;
-    std::atomic<int> queued = 0;  // CPU build: operations that are not done, and 1 more during capture
-    // CPU build: a stream with asynchronous work has a worker thread that runs its operations in order.
+    std::atomic<int> queued = 0;  // on a CPU: operations that are not done, and 1 more during capture
+    // On a CPU, a stream with asynchronous work has a worker thread that runs its operations in order.
     bool has_worker = false, destroyed = false;
     std::deque<teon::cpu::OperationPtr> queue;
 };

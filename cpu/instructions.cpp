@@ -12,8 +12,8 @@ namespace {
 // Returns whether oneDNN uses an instruction set. The sets are bit masks, which contain all bits of the sets they
 // include.
 bool uses(dnnl::cpu_isa isa) {
-    const int wanted = static_cast<int>(isa);
-    return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+    const int number = static_cast<int>(isa);
+    return (static_cast<int>(dnnl::get_effective_cpu_isa()) & number) == number;
 }
 
 // below: the value of DNNL_MAX_CPU_ISA for the next smaller set.

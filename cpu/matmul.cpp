@@ -22,10 +22,14 @@ constexpr int64_t kSlice = 512;
 // The size of the largest tile, whose operands stay close to the second-level cache. An output of at most kMaxColumns
 // columns is not divided for its width, because oneDNN's best kernels need a dense output and a dense B; a wider one is
 // divided into tiles of at most kColumns.
-constexpr int64_t kMaxRows = 256, kMaxColumns = 1536, kColumns = 1024;
+constexpr int64_t kMaxRows = 256;
+constexpr int64_t kMaxColumns = 1536;
+constexpr int64_t kColumns = 1024;
 // A matrix is divided into at least this many tiles, for as many threads, unless a tile would get fewer elements or
 // multiplications than these, which take 0.1 ms.
-constexpr int64_t kTiles = 8, kMinElements = 64 * 64, kMinWork = 1 << 24;
+constexpr int64_t kTiles = 8;
+constexpr int64_t kMinElements = 64 * 64;
+constexpr int64_t kMinWork = 1 << 24;
 // The least number of multiplications that a thread takes at a time, for some microseconds.
 constexpr int64_t kChunk = 1 << 19;
 
@@ -46,7 +50,8 @@ Tiling tile_output(const Matmul& m) {
     auto split = [&] {
         t.rows = std::min(m.M, round_up(ceil_div(m.M, down), 16));  // whole register tiles
         t.columns = std::min(m.N, round_up(ceil_div(m.N, across), 64));
-        t.down = ceil_div(m.M, t.rows), t.across = ceil_div(m.N, t.columns);
+        t.down = ceil_div(m.M, t.rows);
+        t.across = ceil_div(m.N, t.columns);
     };
     split();
     while (t.down * t.across < kTiles && t.rows * t.columns >= 2 * kMinElements &&
@@ -96,7 +101,10 @@ template <typename T>
 void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
     if (activation == Activation::gelu) {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) aux[j] = T(sums[j]), c[j] = T(gelu_tanh(sums[j]));
+        for (int64_t j = 0; j < n; ++j) {
+            aux[j] = T(sums[j]);
+            c[j] = T(gelu_tanh(sums[j]));
+        }
     } else {
 #pragma GCC ivdep
         for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
@@ -117,7 +125,8 @@ public:
         const bool column_of_c = columns == 1 && m.ldc > 1;
         const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
         odd_ = size_of(m.in) == 2 && m.K % 2 == 1;
-        depth_ = end_ = m.K - (odd_ ? 1 : 0);
+        depth_ = m.K - (odd_ ? 1 : 0);
+        end_ = depth_;
         // A factor of NaN has no place in the order of kinds: the map would return another factor's primitive.
         finished_ = !odd_ && (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
                     !column_of_c && !column_of_a && !std::isnan(m.alpha) && !std::isnan(m.beta);
@@ -128,8 +137,10 @@ public:
             first_ = primitive(kind(m, depth_, 0.0f));
             if (good(first_) || m.in == DType::f32) return;
         }
-        widened_ = true, odd_ = false;
-        depth_ = std::min(m.K, kSlice), end_ = m.K;
+        widened_ = true;
+        odd_ = false;
+        depth_ = std::min(m.K, kSlice);
+        end_ = m.K;
         first_ = primitive(kind(m, depth_, 0.0f));
         if (m.K >= 2 * depth_) middle_ = primitive(kind(m, depth_, 1.0f));
         if (m.K % depth_ != 0) last_ = primitive(kind(m, m.K % depth_, 1.0f));
@@ -151,10 +162,8 @@ public:
                 a = widen(worker.a, m.in, a, m.A.ld, m.trans_a ? depth : rows_, m.trans_a ? rows_ : depth);
                 b = widen(worker.b, m.in, b, m.B.ld, m.trans_b ? columns_ : depth, m.trans_b ? depth : columns_);
             }
-            worker.run(k == 0            ? first_
-                       : depth == depth_ ? middle_
-                                         : last_,
-                       a, b, finished_ ? c : product, finished_ ? bias : nullptr);
+            const auto& later = depth == depth_ ? middle_ : last_;
+            worker.run(k == 0 ? first_ : later, a, b, finished_ ? c : product, finished_ ? bias : nullptr);
         }
         if (finished_) return;
         if (odd_) add_last_term(product, m, matrix, row, column);
@@ -204,10 +213,16 @@ private:
     ProductKind kind(const Matmul& m, int64_t depth, float beta) const {
         ProductKind s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
                       m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
-        if (!finished_) s.out = DType::f32, s.ldc = columns_, s.alpha = 1.0f, s.bias = false;
+        if (!finished_) {
+            s.out = DType::f32;
+            s.ldc = columns_;
+            s.alpha = 1.0f;
+            s.bias = false;
+        }
         if (widened_) {
             s.in = DType::f32;
-            s.lda = m.trans_a ? rows_ : depth, s.ldb = m.trans_b ? depth : columns_;
+            s.lda = m.trans_a ? rows_ : depth;
+            s.ldb = m.trans_b ? depth : columns_;
         }
         return s;
     }

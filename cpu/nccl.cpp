@@ -57,12 +57,15 @@ const char* ncclGetErrorString(ncclResult_t result) {
 #include "base/dtype.h"
 #include "base/hash.h"
 #include "base/integer.h"
-#include "cpu/pages.h"
+#include "cpu/hardware.h"
 #include "cpu/stream.h"
 
 namespace {
 
 constexpr int64_t kLongest = int64_t{1} << 28;  // MPI counts in int; longer messages are sent in pieces
+
+// Touches memory before MPI's system calls or another process do: protected device memory opens for this thread only.
+void fault_in(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
 enum class Kind : int64_t { init, reduce, broadcast };
 
@@ -86,7 +89,10 @@ struct Digest {
     bool operator==(const Digest&) const = default;
 };
 
-int64_t size_of(int64_t type) { return type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2; }
+int64_t size_of(int64_t type) {
+    if (type == ncclFloat32) return 4;
+    return type == ncclUint8 ? 1 : 2;
+}
 
 std::string text_of(const Description& d) {
     std::string type;
@@ -107,7 +113,7 @@ struct Operation {
     enum class Stage { opening, agreeing, explaining, moving };
     std::vector<Call> calls;
     Stage stage{};
-    std::vector<Description> own;
+    std::vector<Description> descriptions;
     std::vector<Digest> digests;                   // by rank
     std::vector<std::vector<Description>> theirs;  // by rank: the first calls of ranks whose digests differ
     std::vector<MPI_Request> requests;
@@ -223,9 +229,9 @@ void Communicator::run(std::vector<Call> calls) {
 // Advances the operation as far as possible without waiting. Returns true when it is done.
 bool Communicator::advance(Operation& o) {
     using Stage = Operation::Stage;
-    if (o.own.empty()) {
-        for (const Call& call : o.calls) o.own.push_back(call.is);
-        if (o.own[0].kind != Kind::init) {
+    if (o.descriptions.empty()) {
+        for (const Call& call : o.calls) o.descriptions.push_back(call.is);
+        if (o.descriptions[0].kind != Kind::init) {
             agree(o);
         } else {
             o.peers.push_back(-1);
@@ -264,7 +270,7 @@ void Communicator::note_missing(const Operation& o) {
 }
 
 void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
-    if (bytes > 0) teon::cpu::fault_in(data);
+    if (bytes > 0) fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(to);
         check(
@@ -275,7 +281,7 @@ void Communicator::send(Operation& o, const void* data, int64_t bytes, int to) {
 }
 
 void Communicator::receive(Operation& o, void* data, int64_t bytes, int from) {
-    if (bytes > 0) teon::cpu::fault_in(data);
+    if (bytes > 0) fault_in(data);
     for (int64_t begin = 0; begin < bytes; begin += kLongest) {
         o.peers.push_back(from);
         check(MPI_Irecv(static_cast<std::byte*>(data) + begin, static_cast<int>(std::min(kLongest, bytes - begin)),
@@ -299,9 +305,9 @@ bool Communicator::arrived(Operation& o) {
 
 void Communicator::agree(Operation& o) {
     o.digests.resize(static_cast<size_t>(size));
-    const auto bytes = o.own.size() * sizeof(Description);
-    o.digests[rank] = {static_cast<int64_t>(o.own.size()),
-                       teon::hash_of({reinterpret_cast<const char*>(o.own.data()), bytes})};
+    const auto bytes = o.descriptions.size() * sizeof(Description);
+    o.digests[rank] = {static_cast<int64_t>(o.descriptions.size()),
+                       teon::hash_of({reinterpret_cast<const char*>(o.descriptions.data()), bytes})};
     for (int r = 0; r < size; ++r) {
         if (r == rank) continue;
         send(o, &o.digests[rank], sizeof(Digest), r);
@@ -320,7 +326,7 @@ void Communicator::compare(Operation& o) {
         if (o.digests[r] == o.digests[rank]) continue;
         o.theirs[r].resize(static_cast<size_t>(std::min(o.digests[r].calls, o.digests[rank].calls)));
         const auto bytes = static_cast<int64_t>(o.theirs[r].size() * sizeof(Description));
-        send(o, o.own.data(), bytes, r);
+        send(o, o.descriptions.data(), bytes, r);
         receive(o, o.theirs[r].data(), bytes, r);
     }
     o.stage = Operation::Stage::explaining;
@@ -330,15 +336,17 @@ void Communicator::explain(const Operation& o) const {
     for (int r = 0; r < size; ++r) {
         const std::vector<Description>& theirs = o.theirs[r];
         for (size_t i = 0; i < theirs.size(); ++i) {
-            if (theirs[i] == o.own[i]) continue;
-            const std::string in_group = o.own.size() > 1 ? fmt::format(", call {} of its group", i + 1) : "";
-            throw Failure{ncclInvalidUsage, fmt::format("rank {} called {} and rank {} {} as operation {}{}", rank,
-                                                        text_of(o.own[i]), r, text_of(theirs[i]), number_, in_group)};
+            if (theirs[i] == o.descriptions[i]) continue;
+            const std::string in_group = o.descriptions.size() > 1 ? fmt::format(", call {} of its group", i + 1) : "";
+            throw Failure{ncclInvalidUsage,
+                          fmt::format("rank {} called {} and rank {} {} as operation {}{}", rank,
+                                      text_of(o.descriptions[i]), r, text_of(theirs[i]), number_, in_group)};
         }
         if (!theirs.empty())
-            throw Failure{ncclInvalidUsage,
-                          fmt::format("rank {} called a group of {} from {} on and rank {} one of {} as operation {}",
-                                      rank, o.own.size(), text_of(o.own[0]), r, o.digests[r].calls, number_)};
+            throw Failure{
+                ncclInvalidUsage,
+                fmt::format("rank {} called a group of {} from {} on and rank {} one of {} as operation {}", rank,
+                            o.descriptions.size(), text_of(o.descriptions[0]), r, o.digests[r].calls, number_)};
     }
     throw Failure{ncclInvalidUsage, fmt::format("other ranks do not agree about operation {}", number_)};
 }
@@ -360,7 +368,10 @@ void Communicator::move(Operation& o) {
                 if (r == root) receive(o, call.to, bytes, r);
             } else {
                 if (r == root) send(o, call.from, bytes, r);
-                if (rank == root) receive(o, next, bytes, r), next += bytes;
+                if (rank == root) {
+                    receive(o, next, bytes, r);
+                    next += bytes;
+                }
             }
         }
         staging += staged_bytes(call);
@@ -390,7 +401,7 @@ int64_t Communicator::staged_bytes(const Call& call) const {
 template <typename T>
 void Communicator::add_in_order(const Call& call, const std::byte* terms) const {
     const int64_t n = call.is.count;
-    const T* own = reinterpret_cast<const T*>(call.from);
+    const T* mine = reinterpret_cast<const T*>(call.from);
     const T* others = reinterpret_cast<const T*>(terms);
     T* to = reinterpret_cast<T*>(call.to);
     constexpr int64_t kBlock = 4096;
@@ -398,7 +409,8 @@ void Communicator::add_in_order(const Call& call, const std::byte* terms) const 
     for (int64_t begin = 0; begin < n; begin += kBlock) {
         const int64_t count = std::min(kBlock, n - begin);
         for (int r = 0; r < size; ++r) {
-            const T* from = (r == rank ? own : others + (r < rank ? r : r - 1) * n) + begin;
+            const int slot = r < rank ? r : r - 1;  // in `terms`, which lack this rank's
+            const T* from = (r == rank ? mine : others + slot * n) + begin;
             if (r == 0) {
                 std::copy(from, from + count, sum);
             } else {
@@ -440,8 +452,7 @@ ncclResult_t launch() {
 
 ncclResult_t check_memory(const char* name, const void* p, int64_t bytes) {
     std::string why;
-    if (!teon::cpu::kModelGpu || bytes == 0 || teon::cpu::memory_kind(p, bytes, why) == teon::cpu::Memory::device)
-        return ncclSuccess;
+    if (bytes == 0 || teon::cpu::is_device_memory(p, bytes, why)) return ncclSuccess;
     return fail(ncclInvalidArgument, fmt::format("{}: {} bytes at {} are not device memory{}{}", name, bytes, p,
                                                  why.empty() ? "" : ": ", why));
 }
@@ -478,14 +489,14 @@ Call described(Kind kind, const void* from, void* to, size_t count, ncclDataType
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
     int initialized = 0;
     int size = 0;
-    int own = 0;
+    int mpi_rank = 0;
     MPI_Initialized(&initialized);
     if (!initialized) return fail(ncclInvalidUsage, "ncclCommInitRank: MPI is not initialized");
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Comm_rank(MPI_COMM_WORLD, &own);
-    if (size != nranks || own != rank)
-        return fail(ncclInvalidArgument,
-                    fmt::format("ncclCommInitRank: rank {} of {}, but MPI says {} of {}", rank, nranks, own, size));
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    if (size != nranks || mpi_rank != rank)
+        return fail(ncclInvalidArgument, fmt::format("ncclCommInitRank: rank {} of {}, but MPI says {} of {}", rank,
+                                                     nranks, mpi_rank, size));
     auto made = std::make_unique<ncclComm>();
     made->shared = std::make_shared<Communicator>(rank, nranks);
     const auto hash = static_cast<int64_t>(teon::hash_of({id.internal, sizeof id.internal}));

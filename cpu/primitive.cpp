@@ -97,12 +97,12 @@ std::shared_ptr<const Primitive> make_primitive(const ProductKind& s) {
 
 std::shared_ptr<const Primitive> primitive(const ProductKind& s) {
     static auto& mutex = *new std::mutex;
-    static auto& known = *new std::map<ProductKind, std::shared_ptr<const Primitive>>;
+    static auto& primitives = *new std::map<ProductKind, std::shared_ptr<const Primitive>>;
     const std::lock_guard lock(mutex);
-    if (auto found = known.find(s); found != known.end()) return found->second;
-    if (known.size() >= kMaxPrimitives) known.clear();
+    if (auto entry = primitives.find(s); entry != primitives.end()) return entry->second;
+    if (primitives.size() >= kMaxPrimitives) primitives.clear();
     const OneThread one;
-    return known[s] = make_primitive(s);
+    return primitives[s] = make_primitive(s);
 }
 
 Worker::Worker() : stream_(engine()) {}
@@ -136,7 +136,8 @@ void Worker::prepare(const std::shared_ptr<const Primitive>& p) {
     const auto& d = p->description;
     const size_t lines = (d.scratchpad_desc().get_size() + sizeof(Line) - 1) / sizeof(Line);
     if (scratchpad_.size() < lines) scratchpad_.resize(lines);
-    memories_.clear(), arguments_.clear();
+    memories_.clear();
+    arguments_.clear();
     auto add = [&](int name, const dnnl::memory::desc& description, void* data) {
         memories_.emplace_back(description, engine(), data);
         arguments_.push_back({name, memories_.back().get()});

@@ -40,7 +40,10 @@ Sum sum_of(const ProductKind& k, const void* a, const void* b, int64_t row, int6
 }
 
 // The largest relative and absolute error of rounding to a type.
-double relative_rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0x1p-24; }
+double relative_rounding(DType type) {
+    if (type == DType::bf16) return 0x1p-8;
+    return type == DType::f16 ? 0x1p-11 : 0x1p-24;
+}
 double absolute_rounding(DType type) { return type == DType::f16 ? 0x1p-24 : 0x1p-126; }
 double largest(DType type) {
     return type == DType::f16 ? 65504.0 : 0.99 * static_cast<double>(std::numeric_limits<float>::max());
@@ -78,15 +81,15 @@ bool ProductCheck::holds(const void* a, const void* b, const void* c, const void
             const double terms = static_cast<double>(k.K + 3);
             const double tolerance = terms * 0x1p-23 * size + relative_rounding(k.out) * std::abs(expected) +
                                      absolute_rounding(k.out) + std::abs(scale) * (sum.subnormal + terms * 0x1p-126);
-            const double found = element(c, k.out, row * k.ldc + column);
+            const double result = element(c, k.out, row * k.ldc + column);
             conclusive = conclusive || sum.size > 0;
-            if (std::abs(found - expected) <= tolerance) continue;
+            if (std::abs(result - expected) <= tolerance) continue;
             throw Error(fmt::format(
                 "{} multiplies {} x {} x {} (M x N x K{}{}) {} matrices wrongly on this CPU: element ({}, {}) is "
                 "{:.9g} "
                 "instead of {:.9g}; {}",
                 matmul_library(), k.M, k.N, k.K, k.trans_a ? ", A transposed" : "", k.trans_b ? ", B transposed" : "",
-                name_of(k.in), row, column, found, expected, matmul_remedy()));
+                name_of(k.in), row, column, result, expected, matmul_remedy()));
         }
     }
     return conclusive;

@@ -35,7 +35,8 @@ public:
     bool holds(const void* a, const void* b, const void* c, const void* bias) const;
 
 private:
-    static constexpr int kRows = 3, kColumns = 5;
+    static constexpr int kRows = 3;
+    static constexpr int kColumns = 5;
 
     const ProductKind& kind_;
     std::array<int64_t, kRows> rows_;

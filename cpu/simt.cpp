@@ -83,7 +83,8 @@ public:
     }
 
 private:
-    static constexpr int kFibersPerSlab = 32, kGuardedSlabs = 16384 / kFibersPerSlab;
+    static constexpr int kFibersPerSlab = 32;
+    static constexpr int kGuardedSlabs = 16384 / kFibersPerSlab;
     static inline std::atomic<int> slabs_in_use = 0;  // of all OS threads
     const size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t stride_ = kStackBytes + page_;
@@ -139,9 +140,9 @@ void leave([[maybe_unused]] Fiber* from, [[maybe_unused]] Fiber* to) {
 #endif
 }
 
-void arrive([[maybe_unused]] Fiber* left, [[maybe_unused]] void* fake_stack) {
+void arrive([[maybe_unused]] Fiber* previous_fiber, [[maybe_unused]] void* fake_stack) {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, &left->stack, &left->stack_bytes);
+    __sanitizer_finish_switch_fiber(fake_stack, &previous_fiber->stack, &previous_fiber->stack_bytes);
 #endif
 }
 
@@ -258,8 +259,8 @@ void Block::wait_barrier(Combine combine, void* deposit, const Site& site) {
 
 // Returns the slot of the current warp's group with this mask, or a free slot.
 int Block::find_group(uint32_t mask) const {
-    for (uint32_t left = pending[warp]; left != 0; left &= left - 1) {
-        const int slot = __builtin_ctz(left);
+    for (uint32_t lanes_left = pending[warp]; lanes_left != 0; lanes_left &= lanes_left - 1) {
+        const int slot = __builtin_ctz(lanes_left);
         if (group[32 * warp + slot].mask == mask) return slot;
     }
     return __builtin_ctz(~pending[warp]);
@@ -334,8 +335,8 @@ std::string Block::state_of(int t) const {
     const int w = t / 32;
     const uint32_t bit = 1u << (t & 31);
     if (at_barrier[w] & bit) return "waits at the barrier at " + text(barrier_site);
-    for (uint32_t left = pending[w]; left != 0; left &= left - 1) {
-        const Group& g = group[32 * w + std::countr_zero(left)];
+    for (uint32_t lanes_left = pending[w]; lanes_left != 0; lanes_left &= lanes_left - 1) {
+        const Group& g = group[32 * w + std::countr_zero(lanes_left)];
         if (g.arrived & bit)
             return fmt::format("waits in the warp operation at {} with mask {:#x}", text(g.site), g.mask);
     }

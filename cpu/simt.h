@@ -28,8 +28,10 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 
-inline constinit thread_local uint3 threadIdx{}, blockIdx{};
-inline constinit thread_local dim3 blockDim, gridDim;
+inline constinit thread_local uint3 threadIdx{};
+inline constinit thread_local uint3 blockIdx{};
+inline constinit thread_local dim3 blockDim;
+inline constinit thread_local dim3 gridDim;
 
 namespace teon::simt {
 
@@ -243,12 +245,12 @@ T shuffle(unsigned mask, T value, int source, const Site& site) {
         [](unsigned m, Deposits<Wish> lanes) {
             T v[32];
             std::memset(v, 0xff, sizeof(v));
-            for (unsigned left = m; left != 0; left &= left - 1) {
-                const int i = std::countr_zero(left);
+            for (unsigned lanes_left = m; lanes_left != 0; lanes_left &= lanes_left - 1) {
+                const int i = std::countr_zero(lanes_left);
                 v[i] = lanes[i].value;
             }
-            for (unsigned left = m; left != 0; left &= left - 1) {
-                Wish& lane = lanes[std::countr_zero(left)];
+            for (unsigned lanes_left = m; lanes_left != 0; lanes_left &= lanes_left - 1) {
+                Wish& lane = lanes[std::countr_zero(lanes_left)];
                 lane.value = v[lane.source];
             }
         },
@@ -288,7 +290,9 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, const teon::simt::Site& site
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
                   const teon::simt::Site& site = teon::simt::Site::current()) {
-    const int lane = teon::simt::lane_id(), source = lane ^ bits, end = (lane & ~(width - 1)) + width;
+    const int lane = teon::simt::lane_id();
+    const int source = lane ^ bits;
+    const int end = (lane & ~(width - 1)) + width;
     return teon::simt::shuffle(mask, value, source < end ? source : lane, site);
 }
 

@@ -14,31 +14,6 @@ namespace {
 // Decides which calls of this thread captures forbid.
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
-bool anything_left(cudaStream_t stream) {
-    return std::any_of(stream->predecessors.begin(), stream->predecessors.end(),
-                       [](auto& operation) { return !operation->done; });
-}
-
-// Runs in the thread of a stream with asynchronous work. Deletes the stream at the end.
-void drain(cudaStream_t stream) {
-    Engine& e = engine();
-    for (std::unique_lock lock(e.mutex);;) {
-        const auto due = [&] {
-            return stream->queue.empty() ? stream->destroyed : stream->queue.front()->predecessors.empty();
-        };
-        e.changed.wait(lock, due);
-        if (stream->queue.empty()) break;
-        const OperationPtr operation = stream->queue.front();
-        lock.unlock();
-        execute(*operation);
-        lock.lock();
-        stream->queue.pop_front();
-        --stream->queued;
-        e.finish(operation);
-    }
-    delete stream;
-}
-
 cudaError_t refuse_broken(cudaStream_t stream, const char* what) {
     if (!stream->capture || !stream->capture->broken_by) return cudaSuccess;
     return fail(cudaErrorStreamCaptureInvalidated,
@@ -49,27 +24,20 @@ cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> wor
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, what)) return status;
-    if (dry_run()) work = [] {};
-    if (!kModelGpu && !stream->capture) {
-        if (async && !stream->has_worker) {
-            std::thread(drain, stream).detach();
-            stream->has_worker = true;
-        }
-        if (!async && !anything_left(stream)) {
-            call.lock.unlock();
-            work();
-            return cudaSuccess;
-        }
+    if (runs_in_call(stream, work, async)) {
+        call.lock.unlock();
+        work();
+        return cudaSuccess;
     }
     call.e.append(stream, what, std::move(work));
     return cudaSuccess;
 }
 
 void wait_for_all_of(Call& call, cudaStream_t stream) {
-    if (!anything_left(stream)) return;
+    if (!has_unfinished_work(stream)) return;
     ++counters.waits;
     const std::vector<OperationPtr> targets = stream->predecessors;
-    for (const OperationPtr& target : targets) call.e.run_until_done(call.lock, target);
+    for (const OperationPtr& target : targets) run_until_done(call.lock, target);
 }
 
 template <typename T>
@@ -84,12 +52,10 @@ cudaError_t make(const char* what, T** handle) {
 bool run_everything() {
     Engine& e = engine();
     std::unique_lock lock(e.mutex);
-    if (e.left == 0) return false;
-    e.run_all(lock);
+    if (e.unfinished == 0) return false;
+    run_all(lock);
     return true;
 }
-
-std::string set_order(const std::string& order) { return engine().set_order(order); }
 
 cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work) {
     return add(stream, what, std::move(work), false);
@@ -99,15 +65,11 @@ cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<v
 }
 
 cudaError_t check_device(cudaStream_t stream, const char* what) {
-    if constexpr (!kModelGpu) return cudaSuccess;
+    if (at_once(stream)) return cudaSuccess;  // nothing of another device is
     const Call call(what, stream);
     if (call.status != cudaSuccess || stream->device == current_device()) return call.status;
     return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the stream is of device {}, and the thread's is {}",
                                                             what, stream->device, current_device()));
-}
-
-bool at_once(cudaStream_t stream) {
-    return !kModelGpu && stream && stream->queued == 0 && device_error() == cudaSuccess;
 }
 
 bool is_capturing(cudaStream_t stream) {
@@ -127,9 +89,9 @@ cudaError_t wait_for(cudaStream_t stream, const char* what) {
 cudaError_t refuse_in_capture(const char* what) {
     Call call(what);
     for (const auto& capture : call.e.captures) {
-        const bool own = capture->thread == std::this_thread::get_id();
-        if (own ? capture->mode != cudaStreamCaptureModeRelaxed && thread_mode != cudaStreamCaptureModeRelaxed
-                : capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal)
+        const bool is_own = capture->thread == std::this_thread::get_id();
+        if (is_own ? capture->mode != cudaStreamCaptureModeRelaxed && thread_mode != cudaStreamCaptureModeRelaxed
+                   : capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal)
             return call.breaks(*capture, cudaErrorStreamCaptureUnsupported);
     }
     return call.status;
@@ -185,7 +147,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     Call call("cudaStreamQuery", stream);
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
-    return anything_left(stream) ? fail(cudaErrorNotReady, "not ready") : cudaSuccess;
+    return has_unfinished_work(stream) ? fail(cudaErrorNotReady, "not ready") : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -211,13 +173,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (stream->capture && event->recorded) return call.breaks(*stream->capture, cudaErrorStreamCaptureIsolation);
     if (!event->operation || event->operation->done) return cudaSuccess;
-    if (!kModelGpu && !stream->has_worker) {
-        const OperationPtr target = event->operation;
-        call.e.run_until_done(call.lock, target);
-        return cudaSuccess;
-    }
-    stream->predecessors.push_back(event->operation);
-    if (!kModelGpu) call.e.append(stream, call.what, nullptr);
+    wait_on_stream(call, stream, event->operation);
     return cudaSuccess;
 }
 
@@ -255,8 +211,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->recorded = true;
     event->capture = stream->capture;
     event->at = Clock::now();
-    event->operation =
-        kModelGpu || stream->capture || anything_left(stream) ? call.e.append(stream, call.what, nullptr) : nullptr;
+    event->operation = at_once(stream) ? nullptr : call.e.append(stream, call.what, nullptr);
     return cudaSuccess;
 }
 
@@ -278,7 +233,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->operation && !event->operation->done) {
         ++counters.event_waits;
         const OperationPtr target = event->operation;
-        call.e.run_until_done(call.lock, target);
+        run_until_done(call.lock, target);
     }
     return device_error();
 }

@@ -22,7 +22,7 @@
 
 #include "base/check.h"
 #include "cpu/cgroup.h"
-#include "cpu/pages.h"
+#include "cpu/hardware.h"
 #include "cpu/signals.h"
 
 namespace teon::cpu {
@@ -100,7 +100,8 @@ public:
     // Takes and runs chunks until none is left.
     void work() {
         busy = true;
-        for (int64_t begin; (begin = next_.fetch_add(chunk_, std::memory_order_relaxed)) < n_;) {
+        const auto take = [&] { return next_.fetch_add(chunk_, std::memory_order_relaxed); };
+        for (int64_t begin = take(); begin < n_; begin = take()) {
             const int64_t end = std::min(n_, begin + chunk_);
             for (int64_t i = begin; i < end && i < failed_.load(std::memory_order_relaxed); ++i) {
                 try {
@@ -149,7 +150,7 @@ public:
         const auto empty = [&] { return places_.load(std::memory_order_acquire) == 0; };
         if (spin_until(empty)) return;
         waiting_.store(true);
-        for (uint32_t left; (left = places_.load()) != 0;) futex_wait(places_, left);
+        for (uint32_t places = places_.load(); places != 0; places = places_.load()) futex_wait(places_, places);
         waiting_.store(false);
     }
 
@@ -173,7 +174,7 @@ private:
     }
 
     [[noreturn]] void serve() {
-        open_device_memory_to_this_thread();
+        begin_device_thread();
         for (uint32_t seen = 0;;) {
             if (!spin_until([&] { return round_.load(std::memory_order_relaxed) != seen; })) {
                 sleeping_.fetch_add(1);
@@ -240,10 +241,10 @@ void detail::parallel_for(int64_t n, int64_t chunk, const std::function<void(int
 int detail::bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads) {
     int threads = std::min(processors, kMostThreads);
     const auto bound = [&](const char* text) {
-        int most = 0;
-        const auto [end, status] = std::from_chars(text, text + std::strlen(text), most);
-        if (status != std::errc() || most < 1) return false;
-        threads = std::min(threads, most);
+        int limit = 0;
+        const auto [end, status] = std::from_chars(text, text + std::strlen(text), limit);
+        if (status != std::errc() || limit < 1) return false;
+        threads = std::min(threads, limit);
         return *end == '\0';
     };
     CHECK(teon_threads == nullptr || bound(teon_threads), "TEON_THREADS is \"{}\"; it must be a positive integer",

@@ -50,7 +50,8 @@ void shuffle(Warp& w, const Instruction& i, Lanes lanes) {  // d[, p], a, b, c, 
                 break;
         }
         if (!valid) from = lane;
-        if (!(lanes >> from & 1)) fail(w, i, lane, fmt::format("reads lane {}, which is not in the mask", from));
+        if (!(lanes >> from & 1))
+            fail(w, i, lane, fmt::format("reads lane {}, which is not in the mask or has returned", from));
         got[lane] = a[from];
         in_range |= static_cast<Lanes>(valid) << lane;
     });
@@ -67,7 +68,11 @@ void vote(Warp& w, const Instruction& i, Lanes lanes) {  // d, p, mask
         for_lanes(lanes, [&](int l) { d[l] = yes; });
         return;
     }
-    const bool result = kind == Vote::all ? yes == lanes : kind == Vote::any ? yes != 0 : yes == lanes || yes == 0;
+    const bool all = yes == lanes;
+    const bool none = yes == 0;
+    bool result = all || none;  // uni
+    if (kind == Vote::all) result = all;
+    if (kind == Vote::any) result = !none;
     detail::set_predicate(*w.operand<Lanes>(i, 0), lanes, result ? kAllLanes : 0);
 }
 

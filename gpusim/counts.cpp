@@ -9,7 +9,9 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint64_t kWord = 4, kBanks = 32, kSector = 32;
+constexpr uint64_t kWord = 4;
+constexpr uint64_t kBanks = 32;
+constexpr uint64_t kSector = 32;
 
 // The distinct words that lanes access: at most four per lane, or five if the access is not aligned.
 struct Words {
@@ -53,7 +55,8 @@ void count_sectors(Count& count, const uint64_t* addresses, Lanes lanes, uint32_
 }
 
 void count_wavefronts(Count& count, const uint64_t* addresses, Lanes lanes, uint32_t bytes) {
-    const int together = bytes <= kWord ? 32 : bytes == 8 ? 16 : 8;
+    const int of_vectors = bytes == 8 ? 16 : 8;
+    const int together = bytes <= kWord ? 32 : of_vectors;
     for (int first = 0; first < 32; first += together) {
         const Lanes some = lanes & static_cast<Lanes>(((uint64_t{1} << together) - 1) << first);
         if (!some) continue;

@@ -26,6 +26,7 @@
 #include "gpusim/move.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/registers.h"
+#include "gpusim/system_call.h"
 #include "gpusim/warpgroup.h"
 
 namespace teon::gpusim {
@@ -39,7 +40,7 @@ std::string readable(std::string_view mangled) {
     std::string name = status == 0 ? text : std::string(mangled);
     std::free(text);
     for (const std::string_view scope : {"(anonymous namespace)::", "teon::"})
-        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+        for (size_t at = name.find(scope); at != name.npos; at = name.find(scope)) name.erase(at, scope.size());
     if (name.starts_with("void ")) name.erase(0, 5);
     int depth = 0;
     for (size_t i = 0; i < name.size(); ++i) {
@@ -107,12 +108,16 @@ public:
     }
 
 private:
-    // The names of a function, for one place where it is decoded.
-    struct Scope {
+    // The names that a scope of a function declares.
+    struct Declared {
+        Names<int> registers;     // indices in registers_
+        Names<int> ranges;        // "%r" of %r0, %r1, ...: the index of the first
+        Names<size_t> variables;  // offsets in local memory (with calls' parameters and results) or shared memory
+    };
+    // A function, for one place where it is decoded.
+    struct Frame {
         Body body;
-        Names<int> registers;                          // indices in registers_
-        Names<int> ranges;                             // "%r" of %r0, %r1, ...: the index of the first
-        Names<size_t> local;                           // offsets of .local variables, calls' parameters and results
+        std::vector<Declared> declared;                // by scope of the body
         std::vector<std::pair<size_t, size_t>> jumps;  // instruction, target statement
     };
 
@@ -158,26 +163,31 @@ private:
 
     // ---- functions -------------------------------------------------------------------------------------------------
 
-    void function(const Function& f, const Names<size_t>& locals) {
-        Scope scope;
-        scope.body = parse_body(f.body);
-        scope.local = locals;
-        for (const Registers& r : scope.body.registers) {
+    void declare(const Scope& scope, Declared& declared) {
+        for (const Registers& r : scope.registers) {
             const int first = static_cast<int>(registers_.size());
             for (int k = 0; k < std::max(r.count, 1); ++k) new_register(r.bytes);
-            if (r.count)
-                scope.ranges[r.name] = first;
-            else
-                scope.registers[r.name] = first;
+            (r.count ? declared.ranges : declared.registers)[r.name] = first;
         }
-        for (const Variable& v : scope.body.variables) {
-            if (v.space == Space::shared)
-                shared_[v.name] = new_shared(v);
-            else
-                scope.local[v.name] = new_local(v.bytes, v.align);
+        for (const Variable& v : scope.variables) {
+            if (v.space == Space::shared) {  // one for all places where the function is decoded
+                const auto [it, is_new] = shared_of_functions_.try_emplace(v.name.data(), 0);
+                if (is_new) it->second = new_shared(v);
+                declared.variables[v.name] = it->second;
+            } else {
+                declared.variables[v.name] = new_local(v.bytes, v.align);
+            }
         }
-        Scope* const outer = std::exchange(scope_, &scope);
-        const std::vector<Statement>& statements = scope.body.statements;
+    }
+
+    void function(const Function& f, const Names<size_t>& parameters) {
+        Frame frame;
+        frame.body = parse_body(f.body);
+        frame.declared.resize(frame.body.scopes.size());
+        frame.declared[0].variables = parameters;
+        for (size_t k = 0; k < frame.declared.size(); ++k) declare(frame.body.scopes[k], frame.declared[k]);
+        Frame* const outer = std::exchange(frame_, &frame);
+        const std::vector<Statement>& statements = frame.body.statements;
         std::vector<size_t> begins;  // for each statement, its index in code
         for (const Statement& s : statements) {
             begins.push_back(program_.code.size());
@@ -190,9 +200,9 @@ private:
             instruction_.opcode = opcode_index("ret");
             emit();
         }
-        for (const auto& [from, to] : scope.jumps)
+        for (const auto& [from, to] : frame.jumps)
             program_.code[from].target = static_cast<int32_t>(begins[std::min(to, statements.size())]);
-        scope_ = outer;
+        frame_ = outer;
     }
 
     void decode(const Statement& s, bool outermost) {
@@ -220,7 +230,7 @@ private:
         const std::string_view first = parts_[0];
         if (first == "ret" && !outermost) {
             i.kind = Kind::branch;
-            scope_->jumps.push_back({program_.code.size(), SIZE_MAX});
+            frame_->jumps.push_back({program_.code.size(), SIZE_MAX});
             emit();
         } else if (first == "ret") {
             exit();
@@ -238,11 +248,30 @@ private:
 
     // Returns the index of a register, or kNone if the name is not a register.
     int index_of(std::string_view name) const {
-        if (const auto it = scope_->registers.find(name); it != scope_->registers.end()) return it->second;
         const size_t digits = name.find_last_not_of("0123456789") + 1;
-        const auto range = scope_->ranges.find(name.substr(0, digits));
-        if (range == scope_->ranges.end() || digits == name.size()) return kNone;
-        return range->second + static_cast<int>(parse_number(name.substr(digits)));
+        int index = kNone;
+        frame_->body.look_outwards(statement_->scope, [&](size_t scope) {
+            const Declared& declared = frame_->declared[scope];
+            if (const auto it = declared.registers.find(name); it != declared.registers.end()) {
+                index = it->second;
+            } else if (digits < name.size()) {
+                const auto range = declared.ranges.find(name.substr(0, digits));
+                if (range != declared.ranges.end())
+                    index = range->second + static_cast<int>(parse_number(name.substr(digits)));
+            }
+            return index != kNone;
+        });
+        return index;
+    }
+    // Returns the offset of a variable of the function; null if the function has none of this name.
+    const size_t* find_variable(std::string_view name) const {
+        const size_t* offset = nullptr;
+        frame_->body.look_outwards(statement_->scope, [&](size_t scope) {
+            const Names<size_t>& variables = frame_->declared[scope].variables;
+            if (const auto it = variables.find(name); it != variables.end()) offset = &it->second;
+            return offset != nullptr;
+        });
+        return offset;
     }
     int find_register(std::string_view name) const {
         const int index = index_of(name);
@@ -258,7 +287,7 @@ private:
     // Returns the address or offset of a variable. Sets from_dynamic for dynamic shared memory: only the launch knows
     // its address.
     uint64_t symbol(std::string_view name, bool& from_dynamic) {
-        if (const auto it = scope_->local.find(name); it != scope_->local.end()) return it->second;
+        if (const size_t* const offset = find_variable(name)) return *offset;
         if (const auto it = shared_.find(name); it != shared_.end()) return it->second;
         for (const Parameter& p : program_.parameters)
             if (p.name == name) return p.offset;
@@ -271,6 +300,12 @@ private:
             return 0;
         }
         refuse(fmt::format("'{}' is no variable", name));
+    }
+
+    size_t variable(std::string_view name) const {
+        const size_t* const offset = find_variable(name);
+        if (!offset) refuse(fmt::format("'{}' is no variable", name));
+        return *offset;
     }
 
     int immediate(std::string_view text, int bytes) {
@@ -313,8 +348,8 @@ private:
             instruction_.address_width = static_cast<uint8_t>(operand(text, 8));
         }
     }
-    void need_operands(size_t least, size_t most) {
-        if (const size_t n = statement_->operands.size(); n < least || n > most) refuse("the number of operands");
+    void need_operands(size_t minimum, size_t maximum) {
+        if (const size_t n = statement_->operands.size(); n < minimum || n > maximum) refuse("the number of operands");
     }
     bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
     // Returns the variant that a part of the opcode names.
@@ -330,6 +365,7 @@ private:
     void emit(int destinations = 0) {
         instruction_.destinations = static_cast<uint16_t>(destinations);
         program_.code.push_back(instruction_);
+        program_.inlined_at.push_back(statement_ ? statement_->inlined_at : Location{});
     }
 
     // ---- forms -----------------------------------------------------------------------------------------------------
@@ -345,10 +381,15 @@ private:
     }
 
     void branch() {
-        const auto it = scope_->body.labels.find(op(0));
-        if (it == scope_->body.labels.end()) refuse("the label is not known");
+        const Body& body = frame_->body;
+        const bool is_known = body.look_outwards(statement_->scope, [&](size_t scope) {
+            const auto it = body.scopes[scope].labels.find(op(0));
+            if (it == body.scopes[scope].labels.end()) return false;
+            frame_->jumps.push_back({program_.code.size(), it->second});
+            return true;
+        });
+        if (!is_known) refuse("the label is not known");
         instruction_.kind = Kind::branch;
-        scope_->jumps.push_back({program_.code.size(), it->second});
         emit();
     }
     void exit() {
@@ -372,6 +413,7 @@ private:
             for (size_t k = 0; k < 2 && !all; ++k) exact(op(k), 4);
             instruction_.kind = has("arrive") ? Kind::aligned : Kind::barrier;
             instruction_.run = &barrier_arrive;
+            program_.joins_warps |= !all;
         }
         emit();
     }
@@ -388,6 +430,7 @@ private:
         const std::string_view what = parts_[1];
         const bool arrives = what == "arrive";
         const bool waits = what == "try_wait" || what == "test_wait";
+        program_.joins_warps = true;
         if (!has("shared::cta") && !has("shared")) refuse("the space");
         if (arrives && op(0) != "_") refuse("the state");
         if (waits && !has("parity")) refuse("the state");
@@ -401,14 +444,17 @@ private:
         else if (arrives)
             add(constant(4, 1));
         if (count != k) refuse("the number of operands");
-        i.variant = static_cast<uint8_t>(waits ? (what == "try_wait" ? Poll::try_wait : Poll::test_wait) : Poll{});
+        if (waits) i.variant = static_cast<uint8_t>(what == "try_wait" ? Poll::try_wait : Poll::test_wait);
         if (arrives) i.variant = has("expect_tx");
-        i.run = what == "init"    ? &mbarrier_init
-                : what == "inval" ? &mbarrier_inval
-                : arrives         ? &mbarrier_arrive
-                                  : &mbarrier_wait;
+        static const Names<Handler> handlers = {{"init", &mbarrier_init},
+                                                {"inval", &mbarrier_inval},
+                                                {"arrive", &mbarrier_arrive},
+                                                {"try_wait", &mbarrier_wait},
+                                                {"test_wait", &mbarrier_wait}};
+        const auto handler = handlers.find(what);
+        if (handler == handlers.end()) refuse("the variant");
+        i.run = handler->second;
         if (waits) i.kind = Kind::poll;
-        if (!waits && !arrives && what != "init" && what != "inval") refuse("the variant");
         emit(waits);
     }
 
@@ -447,7 +493,9 @@ private:
         i.kind = Kind::aligned;
         program_.asynchronous = true;
         if (parts_[1] != "mma_async") {
-            i.run = parts_[1] == "fence" ? &wgmma_fence : parts_[1] == "commit_group" ? &wgmma_commit : &wgmma_wait;
+            i.run = &wgmma_wait;
+            if (parts_[1] == "fence") i.run = &wgmma_fence;
+            if (parts_[1] == "commit_group") i.run = &wgmma_commit;
             if (i.run == &wgmma_wait) i.offset = static_cast<int64_t>(parse_number(op(0)));
             return emit();
         }
@@ -465,13 +513,13 @@ private:
         };
         i.run = &wgmma_product;
         i.offset = static_cast<int64_t>(N);
-        i.variant =
-            static_cast<uint8_t>((registers                    ? product::kRegistersA
-                                  : immediate_is(first + 2, 1) ? product::kTransposedA
-                                                               : 0) |
-                                 (immediate_is(first + (registers ? 2 : 3), 1) ? product::kTransposedB : 0) |
-                                 (immediate_is(first, -1) ? product::kMinusA : 0) |
-                                 (immediate_is(first + 1, -1) ? product::kMinusB : 0) | (f16 ? product::kF16 : 0));
+        const bool transposed_a = !registers && immediate_is(first + 2, 1);
+        const bool transposed_b = immediate_is(first + (registers ? 2 : 3), 1);
+        const auto flag = [](bool is_set, uint8_t bit) { return is_set ? bit : 0; };
+        i.variant = static_cast<uint8_t>(
+            flag(registers, product::kRegistersA) | flag(transposed_a, product::kTransposedA) |
+            flag(transposed_b, product::kTransposedB) | flag(immediate_is(first, -1), product::kMinusA) |
+            flag(immediate_is(first + 1, -1), product::kMinusB) | flag(f16, product::kF16));
         for (int both = 0; both < 2; ++both)
             if (list(op(0), 4) != static_cast<int>(N / 2)) refuse("the number of registers of D");
         if (registers && list(op(1), 4) != 4) refuse("the number of registers of A");
@@ -568,9 +616,10 @@ private:
         // Parameters and results of calls are in local memory.
         if (i.space == Space::param) {
             const std::string_view name = where.substr(1, where.find_first_of("+]") - 1);
-            if (scope_->local.contains(name)) i.space = Space::local;
+            if (find_variable(name)) i.space = Space::local;
         }
-        i.run = stores ? &store : i.space == Space::param ? &load_parameter : &load;
+        i.run = i.space == Space::param ? &load_parameter : &load;
+        if (stores) i.run = &store;
         if (stores) {
             if (i.space == Space::param) refuse("the space");
             address(where);
@@ -629,10 +678,10 @@ private:
     void window() {  // cvta.space d, a: to a generic address; cvta.to.space: from one
         need_operands(2, 2);
         const Space space = variant(kSpaces);
-        const uint64_t begin = space == Space::shared  ? kSharedWindow
-                               : space == Space::local ? kLocalWindow
-                               : space == Space::param ? kParameterWindow
-                                                       : 0;
+        uint64_t begin = 0;
+        if (space == Space::shared) begin = kSharedWindow;
+        if (space == Space::local) begin = kLocalWindow;
+        if (space == Space::param) begin = kParameterWindow;
         instruction_.run = &to_window;
         instruction_.offset = static_cast<int64_t>(has("to") ? ~begin + 1 : begin);
         exact(op(0), 8);
@@ -664,6 +713,18 @@ private:
         table_row();
     }
 
+    // A function that the device's system provides: parameters and results are in local memory.
+    void system_call(std::string_view name, std::vector<std::string_view> results,
+                     std::vector<std::string_view> parameters) {
+        const bool prints = name == "vprintf";
+        if (!prints && name != "__assertfail") refuse("the device's system has no such function here");
+        if (parameters.size() != (prints ? 2 : 5) || results.size() != (prints ? 1 : 0)) refuse("the parameters");
+        parameters.insert(parameters.end(), results.begin(), results.end());
+        for (const std::string_view parameter : parameters) add(constant(8, variable(parameter)));
+        instruction_.run = prints ? &print_formatted : &fail_assertion;
+        emit();
+    }
+
     void call() {  // call.uni [(results),] name, (parameters)
         const auto& all = statement_->operands;
         if (!statement_->guard.empty()) refuse("a guarded call");
@@ -672,16 +733,18 @@ private:
         const std::string_view name = all[returns];
         const auto it = module_.functions.find(name);
         if (it == module_.functions.end()) refuse("the function is not known");
-        if (it->second.body.empty()) return trap();  // __assertfail
         const auto inside = [](std::string_view list) { return split_operands(list.substr(1, list.size() - 2)); };
+        const auto actual_results = returns ? inside(all[0]) : std::vector<std::string_view>{};
+        const auto actual_parameters =
+            all.size() > size_t{1} + returns ? inside(all[1 + returns]) : std::vector<std::string_view>{};
+        if (it->second.body.empty()) return system_call(name, actual_results, actual_parameters);
         Names<size_t> locals;
         const auto bind = [&](const std::vector<Parameter>& formal, const std::vector<std::string_view>& actual) {
             if (formal.size() != actual.size()) refuse("the number of parameters");
-            for (size_t k = 0; k < formal.size(); ++k) locals[formal[k].name] = scope_->local.at(actual[k]);
+            for (size_t k = 0; k < formal.size(); ++k) locals[formal[k].name] = variable(actual[k]);
         };
-        bind(it->second.results, returns ? inside(all[0]) : std::vector<std::string_view>{});
-        bind(it->second.parameters,
-             all.size() > size_t{1} + returns ? inside(all[1 + returns]) : std::vector<std::string_view>{});
+        bind(it->second.results, actual_results);
+        bind(it->second.parameters, actual_parameters);
         const Statement* const here = statement_;
         function(it->second, locals);
         statement_ = here;
@@ -693,7 +756,8 @@ private:
     std::vector<Virtual> registers_;
     std::map<std::tuple<int, uint64_t, bool>, int> constants_;
     Names<size_t> shared_;
-    Scope* scope_ = nullptr;
+    std::map<const char*, size_t> shared_of_functions_;  // by the place of the declaration
+    Frame* frame_ = nullptr;
     const Statement* statement_ = nullptr;
     std::vector<std::string_view> parts_;
     Instruction instruction_;
@@ -718,6 +782,13 @@ std::string Program::place(const Instruction& i) const {
     if (it == module->files.end()) return fmt::format("instruction {}", &i - code.data());
     const std::string& path = it->second;
     return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), i.line);
+}
+
+std::string Program::place_in_kernel(const Instruction& i) const {
+    const Location& caller = inlined_at[static_cast<size_t>(&i - code.data())];
+    const auto it = module->files.find(caller.file);
+    if (it == module->files.end()) return place(i);
+    return fmt::format("{} (inlined at {}:{})", place(i), it->second.substr(it->second.rfind('/') + 1), caller.line);
 }
 
 std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, std::string_view name) {

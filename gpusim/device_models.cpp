@@ -16,13 +16,13 @@ constexpr int kNewestCapability = 90;  // whose instructions the interpreter kno
 const GpuSheet& find_device_model() {
     const char* value = std::getenv("CUDA_DEVICE");
     const std::string name = value && *value ? value : "H200";
-    std::string known;
+    std::string names;
     for (const GpuModel& gpu : kGpus) {
         if (gpu.sheet.capability > kNewestCapability) continue;
         if (name == short_name(gpu.sheet)) return gpu.sheet;
-        known += (known.empty() ? "" : ", ") + short_name(gpu.sheet);
+        names += (names.empty() ? "" : ", ") + short_name(gpu.sheet);
     }
-    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", name, known));
+    throw UsageError(fmt::format("CUDA_DEVICE is \"{}\"; it must be one of {}", name, names));
 }
 
 }  // namespace teon::gpusim

@@ -10,7 +10,8 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint32_t kWrapperMagic = 0x466243b1, kMagic = 0xba55ed50;
+constexpr uint32_t kWrapperMagic = 0x466243b1;
+constexpr uint32_t kMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1;
 constexpr uint64_t kCompressed = 0x2000 | 0x8000;  // by LZ4 or by zstd
 

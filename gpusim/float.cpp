@@ -25,8 +25,10 @@ T extreme(T a, T b) {
     const Bits x = std::bit_cast<Bits>(a);
     const Bits y = std::bit_cast<Bits>(b);
     const T of_equal = std::bit_cast<T>(static_cast<Bits>(Greatest ? x & y : x | y));
-    const T of_numbers = a == b ? of_equal : (Greatest ? b < a : a < b) ? a : b;
-    return a != a ? b : b != b ? a : of_numbers;
+    if (a != a) return b;
+    if (b != b) return a;
+    if (a == b) return of_equal;
+    return (a > b) == Greatest ? a : b;
 }
 template <bool Greatest>
 float extreme_f32(float a, float b) {

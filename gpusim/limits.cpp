@@ -10,8 +10,10 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint64_t kMostThreads = 1024, kMostThreadsZ = 64;
-constexpr uint64_t kMostBlocksX = 0x7fffffff, kMostBlocksYZ = 65535;
+constexpr uint64_t kMostThreads = 1024;
+constexpr uint64_t kMostThreadsZ = 64;
+constexpr uint64_t kMostBlocksX = 0x7fffffff;
+constexpr uint64_t kMostBlocksYZ = 65535;
 
 size_t without_static(const Program& p, size_t bytes) {
     const size_t used = round_up(p.static_shared, std::max<size_t>(p.dynamic_align, 1));

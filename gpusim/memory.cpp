@@ -62,18 +62,18 @@ Addresses addresses(Warp& w, const Instruction& i, int operand) {
 // Returns whether the accesses of all lanes to device memory are aligned and within one allocation: the one that the
 // warp accessed last, or one that is looked up and becomes it.
 bool all_in_one_allocation(Warp& w, const Addresses& a, Lanes lanes, uint32_t bytes) {
-    uint64_t least = ~uint64_t{0};
-    uint64_t most = 0;
+    uint64_t lowest_address = ~uint64_t{0};
+    uint64_t highest_address = 0;
     uint64_t any = 0;
     for (int l = 0; l < 32; ++l) {
         const bool on = lanes >> l & 1;
-        least = std::min(least, on ? a.of[l] : ~uint64_t{0});
-        most = std::max(most, on ? a.of[l] : 0);
+        lowest_address = std::min(lowest_address, on ? a.of[l] : ~uint64_t{0});
+        highest_address = std::max(highest_address, on ? a.of[l] : 0);
         any |= on ? a.of[l] : 0;
     }
     if (any % bytes != 0) return false;
-    if (holds(w.near, least, most - least + bytes)) return true;
-    const Range* range = find_range(*w.block->memory, least, most - least + bytes);
+    if (holds(w.near, lowest_address, highest_address - lowest_address + bytes)) return true;
+    const Range* range = find_range(*w.block->memory, lowest_address, highest_address - lowest_address + bytes);
     if (range) w.near = *range;
     return range != nullptr;
 }
@@ -84,7 +84,8 @@ void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint3
     Space space = i.space;
     if (space == Space::generic) {
         const uint64_t first = a.of[first_lane(lanes)];
-        space = first >= kLocalWindow ? Space::local : first >= kSharedWindow ? Space::shared : Space::global;
+        space = first >= kSharedWindow ? Space::shared : Space::global;
+        if (first >= kLocalWindow) space = Space::local;
     }
     Count& count = w.counts[&i - w.program->code.data()];
     if (space == Space::shared) return count_wavefronts(count, a.of, lanes, bytes);
@@ -276,6 +277,10 @@ uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     return reinterpret_cast<uint8_t*>(address);
 }
 
+const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
+    return place(w, i, lane, address, bytes, false, nullptr);
+}
+
 static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     const size_t size = w.block->shared.size();
     if (address + bytes > size || address + bytes < address)
@@ -360,10 +365,10 @@ void copy_wait(Warp& w, const Instruction& i, Lanes lanes) {
     SharedMemory& shared = w.block->shared;
     for_lanes(lanes, [&](int l) {
         auto& copies = w.copies[static_cast<size_t>(l)];
-        const int64_t left =
+        const int64_t first_in_flight =
             i.offset < 0 ? w.committed[static_cast<size_t>(l)] + 1 : w.committed[static_cast<size_t>(l)] - i.offset;
         std::erase_if(copies, [&](const Copy& c) {
-            if (c.group >= left) return false;
+            if (c.group >= first_in_flight) return false;
             std::memcpy(shared.data() + c.to, c.from, c.filled);
             std::memset(shared.data() + c.to + c.filled, 0, static_cast<size_t>(c.bytes - c.filled));
             shared.end_copy(w.clock, w.index, l, c.to, c.bytes);

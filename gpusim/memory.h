@@ -21,6 +21,8 @@ void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may st
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, const void* value);
 // Likewise for device memory.
+// A read of [address, address + bytes) in the space in which this generic address is.
+const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 
 }  // namespace teon::gpusim

@@ -72,8 +72,12 @@ struct Program {
     int max_threads = 0;                          // __launch_bounds__; 0: none
     int registers = 0;                            // maximum per thread, from __launch_bounds__
     bool asynchronous = false;                    // uses the asynchronous proxy
+    bool joins_warps = false;                     // has named barriers or mbarriers
 
-    std::string place(const Instruction& i) const;  // "gelu.cu:36"
+    std::vector<Location> inlined_at;  // by instruction; unknown if its function was not inlined
+
+    std::string place(const Instruction& i) const;            // "gelu.cu:36"
+    std::string place_in_kernel(const Instruction& i) const;  // "vec.h:12 (inlined at gelu.cu:36)"
 };
 
 // The instruction table maps an opcode to its handler and the bytes of each operand (0: a predicate). It contains the

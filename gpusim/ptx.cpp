@@ -40,10 +40,10 @@ public:
     // Returns the text before the first of `ends`, which it does not take.
     std::string_view until(std::string_view ends) {
         const size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
-        const std::string_view found = text_.substr(at_, end - at_);
+        const std::string_view text = text_.substr(at_, end - at_);
         at_ = end;
         skip();
-        return trim(found);
+        return trim(text);
     }
     std::string_view word() {
         const auto end_from = [&](size_t at) {
@@ -51,14 +51,14 @@ public:
         };
         size_t end = end_from(at_);
         while (text_.substr(end).starts_with("::")) end = end_from(end + 2);  // of "shared::cta"
-        const std::string_view found = text_.substr(at_, end - at_);
+        const std::string_view text = text_.substr(at_, end - at_);
         at_ = end;
         skip();
-        return found;
+        return text;
     }
     std::string_view line() {
-        const std::string_view found = until("\n");
-        return trim(found.substr(0, found.find("//")));
+        const std::string_view text = until("\n");
+        return trim(text.substr(0, text.find("//")));
     }
     // Returns the text between two brackets, of which the first must come next.
     std::string_view enclosed(char open, char close) {
@@ -70,10 +70,10 @@ public:
             if (peek() == close && --depth == 0) break;
         }
         CHECK(at_ < text_.size(), "PTX: a '{}' has no '{}'", open, close);
-        const std::string_view found = text_.substr(begin, at_ - begin);
+        const std::string_view text = text_.substr(begin, at_ - begin);
         ++at_;
         skip();
-        return found;
+        return text;
     }
     bool starts_with(std::string_view s) const { return text_.substr(at_).starts_with(s); }
 
@@ -85,7 +85,8 @@ private:
             const bool line = starts_with("//");
             if (!line && !starts_with("/*")) return;
             const size_t end = text_.find(line ? "\n" : "*/", at_);
-            at_ = end == text_.npos ? text_.size() : end + (line ? 1 : 2);
+            const size_t length = line ? 1 : 2;  // of the end
+            at_ = std::min(end, text_.size() - length) + length;
         }
     }
     std::string_view text_;
@@ -166,23 +167,21 @@ std::pair<int, std::string> parse_file(std::string_view text) {  // 1 "path"
 }
 
 Space space_of(std::string_view directive) {
-    return directive == ".shared"  ? Space::shared
-           : directive == ".const" ? Space::constant
-           : directive == ".local" ? Space::local
-           : directive == ".param" ? Space::param
-                                   : Space::global;
+    if (directive == ".shared") return Space::shared;
+    if (directive == ".const") return Space::constant;
+    if (directive == ".local") return Space::local;
+    return directive == ".param" ? Space::param : Space::global;
 }
 
-void parse_registers(Body& body, std::string_view text) {  // ".b32 %r<5>" or ".b32 a, b"
+void parse_registers(Scope& scope, std::string_view text) {  // ".b32 %r<5>" or ".b32 a, b"
     const size_t blank = text.find_first_of(kBlank);
     const std::string_view type = text.substr(1, blank - 1);
     const int bytes = bytes_of_type(type);
     CHECK(bytes <= 8, "PTX: registers of type '{}' are not modelled", type);
     for (const std::string_view one : split_operands(text.substr(blank))) {
         const size_t open = one.find('<');
-        body.registers.push_back({one.substr(0, open),
-                                  open == one.npos ? 0 : to_int(one.substr(open + 1, one.find('>') - open - 1)),
-                                  bytes});
+        const int count = open == one.npos ? 0 : to_int(one.substr(open + 1, one.find('>') - open - 1));
+        scope.registers.push_back({one.substr(0, open), count, bytes});
     }
 }
 
@@ -230,7 +229,9 @@ uint64_t parse_number(std::string_view text) {
     int base = 10;
     if (text.size() > 1 && text[0] == '0') {
         const char kind = static_cast<char>(text[1] | 0x20);
-        base = kind == 'x' || kind == 'f' || kind == 'd' ? 16 : kind == 'b' ? 2 : 8;
+        base = 8;
+        if (kind == 'x' || kind == 'f' || kind == 'd') base = 16;
+        if (kind == 'b') base = 2;
         if (base != 8) text.remove_prefix(2);
     }
     if (text.ends_with('U')) text.remove_suffix(1);
@@ -254,7 +255,7 @@ void parse_module(Module& m, std::string text) {
             in.enclosed('{', '}');
         } else if (directive == ".entry" || directive == ".func") {
             Function f = parse_function(in, directive == ".entry");
-            if (Function& known = m.functions[f.name]; known.body.empty()) known = std::move(f);
+            if (Function& declared = m.functions[f.name]; declared.body.empty()) declared = std::move(f);
         } else if (directive == ".global" || directive == ".const" || directive == ".shared") {
             m.variables.push_back(parse_variable(space_of(directive), in.until(";")));
             in.take(';');
@@ -266,36 +267,85 @@ void parse_module(Module& m, std::string text) {
     }
 }
 
+namespace {
+
+// The source lines of statements, from .loc: "file line column[, function_name label, inlined_at file line column]".
+// The place where a function was inlined may be in a function that was inlined itself, as an earlier .loc said.
+class Locations {
+public:
+    void parse(std::string_view values) {
+        const auto place = [](std::string_view text) {
+            Location at;
+            Reader in(text);
+            at.file = to_int(in.word());
+            at.line = to_int(in.word());
+            const int column = to_int(in.word());
+            return std::pair(at, column);
+        };
+        constexpr std::string_view kInlined = "inlined_at ";
+        const Place here = place(values);
+        const size_t inlined = values.find(kInlined);
+        at = here.first;
+        inlined_at = {};
+        if (inlined != values.npos) {
+            const Place call = place(values.substr(inlined + kInlined.size()));
+            const auto outer = outermost_.find(call);
+            inlined_at = outer == outermost_.end() ? call.first : outer->second;
+        }
+        outermost_[here] = inlined == values.npos ? at : inlined_at;
+    }
+
+    Location at, inlined_at;
+
+private:
+    using Place = std::pair<Location, int>;  // and the column
+    std::map<Place, Location> outermost_;
+};
+
+void parse_directive(Scope& scope, std::string_view directive, std::string_view values) {
+    if (directive == ".reg")
+        parse_registers(scope, values);
+    else if (directive != ".pragma")
+        scope.variables.push_back(parse_variable(space_of(directive), values));
+}
+
+}  // namespace
+
 Body parse_body(std::string_view text) {
     Body body;
-    Location at;
+    body.scopes.emplace_back();
+    size_t scope = 0;
+    Locations locations;
     for (Reader in(text); !in.done();) {
-        if (in.take('{') || in.take('}') || in.take(';')) continue;
+        if (in.take(';')) continue;
+        if (in.take('{')) {
+            body.scopes.push_back({scope, {}, {}, {}});
+            scope = body.scopes.size() - 1;
+            continue;
+        }
+        if (in.take('}')) {
+            scope = body.scopes[scope].outer;
+            continue;
+        }
         if (in.peek() == '.') {
             const std::string_view directive = in.word();
-            if (directive == ".loc") {
-                const std::string_view values = in.line();  // file line column, then where it was inlined
-                const size_t first = values.find_first_of(kBlank);
-                const size_t second = values.find_first_of(kBlank, first + 1);
-                at = {to_int(values.substr(0, first)), to_int(trim(values.substr(first, second - first)))};
-                continue;
-            }
-            const std::string_view values = in.until(";");
-            if (directive == ".reg")
-                parse_registers(body, values);
-            else if (directive != ".pragma")
-                body.variables.push_back(parse_variable(space_of(directive), values));
+            if (directive == ".loc")
+                locations.parse(in.line());
+            else
+                parse_directive(body.scopes[scope], directive, in.until(";"));
             continue;
         }
         Statement s;
-        s.at = at;
+        s.at = locations.at;
+        s.inlined_at = locations.inlined_at;
+        s.scope = scope;
         if (in.take('@')) {
             s.guard_not = in.take('!');
             s.guard = in.word();
         }
         s.opcode = in.word();
         if (in.take(':')) {
-            body.labels[s.opcode] = body.statements.size();
+            body.scopes[scope].labels[s.opcode] = body.statements.size();
             continue;
         }
         s.operands = split_operands(in.until(";"));

@@ -3,6 +3,7 @@
 // Types, and Variables", "Directives".
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@ enum class Space : uint8_t { generic, global, shared, local, param, constant };
 
 struct Location {
     int file = 0, line = 0;  // from .loc; 0: unknown
+    auto operator<=>(const Location&) const = default;
 };
 
 struct Variable {
@@ -32,6 +34,8 @@ struct Statement {
     std::string_view opcode;
     std::vector<std::string_view> operands;
     Location at;
+    Location inlined_at;  // the line of the kernel or of the function without inlining; unknown if it is `at`
+    size_t scope = 0;     // index in Body::scopes
 };
 
 // Registers "%r<5>" are %r0 to %r4; `count` is 0 for a single one.
@@ -41,11 +45,27 @@ struct Registers {
     int bytes = 0;  // per lane; 0: predicates
 };
 
-struct Body {
+// A pair of braces. Its names hide equal names outside of it ("Directives: .reg", "Identifiers", "Labels").
+struct Scope {
+    size_t outer = 0;  // index in Body::scopes; of the first, which is the body, its own
     std::vector<Registers> registers;
-    std::vector<Variable> variables;  // also the .param variables of calls
-    std::vector<Statement> statements;
+    std::vector<Variable> variables;            // also the .param variables of calls
     std::map<std::string_view, size_t> labels;  // the index of the statement that follows
+};
+
+struct Body {
+    std::vector<Scope> scopes;
+    std::vector<Statement> statements;
+
+    // Calls found(scope) for a scope and those around it, from the inside, until one returns true; returns whether one
+    // did.
+    template <typename Found>
+    bool look_outwards(size_t scope, Found&& visit) const {
+        for (;; scope = scopes[scope].outer) {
+            if (visit(scope)) return true;
+            if (scope == 0) return false;
+        }
+    }
 };
 
 struct Parameter {

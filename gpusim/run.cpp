@@ -15,15 +15,18 @@
 #include "cpu/threads.h"
 #include "gpusim/mbarrier.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/warpgroup.h"
 
 namespace teon::gpusim {
 
 namespace {
 
 // Random orders: the maximum of instructions that a group runs at a time, and the number of blocks that run by turns.
-constexpr uint64_t kMostAtOnce = 64, kBlocksAtOnce = 4;
+constexpr uint64_t kMostAtOnce = 64;
+constexpr uint64_t kBlocksAtOnce = 4;
 // Random orders: in one of kCopyOneIn steps a copy ends; one of kPollOneIn polls that may wait returns false instead.
-constexpr uint64_t kCopyOneIn = 16, kPollOneIn = 4;
+constexpr uint64_t kCopyOneIn = 16;
+constexpr uint64_t kPollOneIn = 4;
 constexpr uint64_t kMostIdlePolls = 1000000;
 
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
@@ -37,13 +40,19 @@ public:
     bool can_run() const { return w_.live && !w_.at_barrier && !w_.blocked; }
     // Returns whether a group of the blocked warp can run again.
     bool wakes() {
-        return std::any_of(w_.groups.begin(), w_.groups.end(), [&](const Group& g) { return is_able(g); });
+        const auto& groups = w_.groups;
+        if (std::any_of(groups.begin(), groups.end(), [&](const Group& g) { return is_able(g); })) return true;
+        const bool all_wait = std::all_of(groups.begin(), groups.end(),
+                                          [&](const Group& g) { return is_product_wait(g) && g.at == groups[0].at; });
+        return all_wait && have_begun_products(w_, instruction(groups[0]));
     }
     [[noreturn]] void report_endless() {
         for (const Group& g : w_.groups) {
             const Instruction& i = code_[static_cast<size_t>(g.at)];
             if (g.waits && i.kind == Kind::poll)
                 fail(w_, i, first_lane(g.lanes), "waits for ever: for " + what_is_missing(w_, i, guarded(i, g.lanes)));
+            if (is_product_wait(g))
+                fail(w_, i, first_lane(g.lanes), "waits for ever: for wgmma of the other warps of its warpgroup");
         }
         const Instruction& i = code_[static_cast<size_t>(w_.groups[0].at)];
         fail(w_, i, first_lane(w_.live), "waits for ever: too few threads come to this barrier");
@@ -71,9 +80,13 @@ public:
     }
 
 private:
+    const Instruction& instruction(const Group& g) const { return code_[static_cast<size_t>(g.at)]; }
+    // Returns whether the group waits at a wgmma.wait_group.
+    bool is_product_wait(const Group& g) const { return g.waits && instruction(g).run == &wgmma_wait; }
+
     bool is_able(const Group& g) {
         if (!g.waits) return true;
-        const Instruction& i = code_[static_cast<size_t>(g.at)];
+        const Instruction& i = instruction(g);
         return i.kind == Kind::poll && is_ready(w_, i, guarded(i, g.lanes));
     }
 
@@ -117,7 +130,7 @@ private:
         for (size_t k = 0, n = w_.groups.size(); k < n; ++k) {
             const auto [at, lanes, waits] = w_.groups[k];
             const Instruction& i = code_[static_cast<size_t>(at)];
-            w_.blocked |= i.kind == Kind::poll;
+            w_.blocked |= i.kind == Kind::poll || (i.run == &wgmma_wait && !have_begun_products(w_, i));
             if (i.kind == Kind::barrier || i.kind == Kind::poll) continue;
             const Lanes passed = meet(i, lanes, lanes);
             if (passed == 0) continue;
@@ -150,29 +163,28 @@ private:
             if (lanes != w_.live) return 0;
             if (lanes != kAllLanes)
                 fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
+            if (i.run == &wgmma_wait && !have_begun_products(w_, i)) return 0;
             i.run(w_, i, lanes);
             return lanes;
         }
         const Lanes* masks = w_.at<Lanes>(i.operands[i.count - 1]);
         Lanes passed = 0;
-        for (Lanes left = lanes; left;) {
-            const int lane = first_lane(left);
+        for (Lanes lanes_left = lanes; lanes_left;) {
+            const int lane = first_lane(lanes_left);
             const Lanes mask = masks[lane];
+            const Lanes needed = mask & w_.live;  // "all non-exited threads" of the mask
             if (!(mask >> lane & 1)) fail(w_, i, lane, fmt::format("is not in its own mask {:#x}", mask));
-            if (mask & ~w_.live)
-                fail(
-                    w_, i, lane,
-                    fmt::format("the mask {:#x} names lane {}, which has returned", mask, first_lane(mask & ~w_.live)));
-            left &= ~(Lanes{1} << lane);
-            if (mask & ~lanes) continue;
-            for_lanes(mask, [&](int l) {
+            lanes_left &= ~(Lanes{1} << lane);
+            if (needed & ~lanes) continue;
+            for_lanes(needed, [&](int l) {
                 if (masks[l] != mask)
                     fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
             });
-            left &= ~mask;
-            passed |= mask;
+            lanes_left &= ~needed;
+            passed |= needed;
         }
-        for (Lanes left = passed; left; left &= ~masks[first_lane(left)]) i.run(w_, i, masks[first_lane(left)]);
+        for (Lanes lanes_left = passed; lanes_left; lanes_left &= ~masks[first_lane(lanes_left)])
+            i.run(w_, i, masks[first_lane(lanes_left)] & w_.live);
         return passed;
     }
 
@@ -180,6 +192,32 @@ private:
         if (i.guard == kNone) return lanes;
         const Lanes p = *w_.at<Lanes>(static_cast<uint32_t>(i.guard));
         return lanes & (i.guard_not ? ~p : p);
+    }
+
+    static void count(Count& count, Lanes lanes) {
+        ++count.warps;
+        count.lanes += static_cast<uint64_t>(std::popcount(lanes));
+    }
+
+    enum class Polled { ready, refused, waits };
+    // Runs a poll unless it has to wait.
+    Polled poll(const Instruction& i, Lanes lanes) {
+        if (is_ready(w_, i, lanes)) {
+            i.run(w_, i, lanes);
+            w_.block->idle = 0;
+            w_.refused = nullptr;
+            return Polled::ready;
+        }
+        const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait;
+        const bool tries = static_cast<Poll>(i.variant) == Poll::try_wait;
+        // try_wait may return false before the phase ends. It does so once, or at random, before it waits.
+        const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
+        w_.refused = &i;
+        if (!tests && !(tries && says_no)) return Polled::waits;
+        i.run(w_, i, lanes);  // sets the predicate, to false for at least one lane
+        if (++w_.block->idle > kMostIdlePolls)
+            fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
+        return Polled::refused;
     }
 
     // Runs the group until it divides, waits or returns, or another group should run: when this group reaches another
@@ -200,10 +238,7 @@ private:
             if (at >= limit) return leave();
             const Instruction& i = code_[static_cast<size_t>(at)];
             const Lanes lanes = guarded(i, active);
-            if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) {
-                ++w_.counts[at].warps;
-                w_.counts[at].lanes += static_cast<uint64_t>(std::popcount(lanes));
-            }
+            if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) count(w_.counts[at], lanes);
             if (i.kind == Kind::plain) {
                 if (lanes) i.run(w_, i, lanes);
                 ++at;
@@ -251,23 +286,10 @@ private:
                 }
                 case Kind::poll: {
                     if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
-                    const bool tests = static_cast<Poll>(i.variant) == Poll::test_wait;
-                    const bool tries = static_cast<Poll>(i.variant) == Poll::try_wait;
-                    if (is_ready(w_, i, lanes)) {
-                        i.run(w_, i, lanes);
-                        w_.block->idle = 0;
-                        w_.refused = nullptr;
-                        ++at;
-                        continue;
-                    }
-                    // try_wait may return false before the phase ends. It does so once, or at random, before it waits.
-                    const bool says_no = random_ ? pick(*w_.block, kPollOneIn) == 0 : w_.refused != &i;
-                    w_.refused = &i;
-                    if (!tests && !(tries && says_no)) return leave(true);
-                    i.run(w_, i, lanes);  // sets the predicate, to false for at least one lane
-                    if (++w_.block->idle > kMostIdlePolls)
-                        fail(w_, i, first_lane(lanes), "waits for ever: for " + what_is_missing(w_, i, lanes));
+                    const Polled polled = poll(i, lanes);
+                    if (polled == Polled::waits) return leave(true);
                     ++at;
+                    if (polled == Polled::ready) continue;
                     leave();
                     w_.blocked = true;  // until other warps have run
                     return;
@@ -304,7 +326,7 @@ public:
         const size_t align = std::max<size_t>(program.dynamic_align, 16);
         const size_t dynamic = round_up(program.static_shared, align);
         block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared,
-                             program.asynchronous);
+                             program.asynchronous, program.joins_warps);
         block_.warps.resize(warps);
         const size_t local = 32 * program.local_bytes;
         storage_ = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, warps * program.register_bytes))),
@@ -344,13 +366,14 @@ public:
         block_.idle = 0;
         const uint64_t threads = launch.block.count();
         for (Warp& w : block_.warps) {
-            const uint64_t left = threads - 32 * static_cast<uint64_t>(w.index);
-            w.live = left >= 32 ? kAllLanes : (Lanes{1} << left) - 1;
+            const uint64_t threads_left = threads - 32 * static_cast<uint64_t>(w.index);
+            w.live = threads_left >= 32 ? kAllLanes : (Lanes{1} << threads_left) - 1;
             w.groups.assign(1, {0, w.live});
             w.at_barrier = w.waited = w.blocked = false;
             w.refused = nullptr;
             w.products.clear();
-            w.products_committed = w.products_begun = 0;
+            w.products_begun = 0;
+            w.begun_at_commit.clear();
             w.registers_held = block_.program->registers;
             w.near = {1, 0};
             w.clock = {};
@@ -402,7 +425,8 @@ private:
         const size_t n = block_.bulk.size();
         if (n == 0) return false;
         const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
-        land(block_, random() ? pick(block_, n) : reverse ? n - 1 : 0);
+        const size_t in_order = reverse ? n - 1 : 0;
+        land(block_, random() ? pick(block_, n) : in_order);
         return true;
     }
 

@@ -10,7 +10,9 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr uint32_t kOfWarp = 31u << 5, kOfLane = 31u;
+constexpr uint32_t kOfWarp = 31u << 5;
+constexpr uint32_t kOfLane = 31u;
+constexpr size_t kWarpgroup = 4;  // warps
 
 // Returns whether all `n` stamps are in [low, high).
 inline bool all_within(const uint32_t* x, uint32_t n, uint32_t low, uint32_t high) {
@@ -30,9 +32,10 @@ void merge(View& into, const View& more) {
     for (size_t k = 0; k < into.size(); ++k) into[k] = std::max(into[k], more[k]);
 }
 
-void SharedMemory::resize(size_t bytes, bool asynchronous) {
+void SharedMemory::resize(size_t bytes, bool asynchronous, bool joins_warps) {
     size_ = bytes;
     asynchronous_ = asynchronous;
+    joins_warps_ = asynchronous || joins_warps;
     if (asynchronous) async_readers_.assign(bytes / kUnit + 1, {});
     if (data_.size() >= bytes) return;
     data_.assign(bytes + 16, 0xff);
@@ -65,7 +68,8 @@ void SharedMemory::barrier() {
 // Everything that this block has written moves to its first epoch; earlier reads no longer matter.
 void SharedMemory::restart_epochs() {
     const Stamp first = 1u << kEpochShift;
-    for (Stamp& w : writer_) w = w == kCopying ? w : w >= block_begin_ ? first : 0;
+    for (Stamp& w : writer_)
+        if (w != kCopying) w = w >= block_begin_ ? first : 0;
     std::fill(reader_.begin(), reader_.end(), 0);
     epoch_ = 1;
     block_begin_ = first;
@@ -73,7 +77,8 @@ void SharedMemory::restart_epochs() {
 
 void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp) {
     if (!clock.touched) return;
-    if (all) clock.touched = false, clock.unreleased = 0;
+    if (all) clock.unreleased = 0;
+    clock.touched = !all;
     advance(clock, warp);
     if (all) {
         clock.last_full = clock.now;
@@ -137,10 +142,9 @@ bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const
 }
 
 bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_t at) {
-    const std::string who = before & kSeveralWarps ? "several warps"
-                            : before & kSeveralLanes
-                                ? fmt::format("several lanes of warp {}", before >> 5 & 31)
-                                : fmt::format("lane {} of warp {}", before & kOfLane, before >> 5 & 31);
+    std::string who = fmt::format("lane {} of warp {}", before & kOfLane, before >> 5 & 31);
+    if (before & kSeveralLanes) who = fmt::format("several lanes of warp {}", before >> 5 & 31);
+    if (before & kSeveralWarps) who = "several warps";
     wrong_ =
         fmt::format("a race: {} byte {} of shared memory, which {} {} with no barrier between", now, at, who, then);
     return false;
@@ -151,7 +155,7 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     const uint32_t first = at / 2;
     const uint32_t last = (at + bytes - 1) / 2;
     const uint32_t n = last - first + 1;
-    for (uint32_t g = first / 4; asynchronous_ && g <= last / 4; ++g)
+    for (uint32_t g = first / 4; joins_warps_ && g <= last / 4; ++g)
         readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
         return read_slowly(clock, me, first, last);
@@ -161,7 +165,8 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     const auto note = [=](Stamp& r) {
         const bool other_warp = (r ^ me) & kOfWarp || r & kSeveralWarps;
         const bool other_lane = (r ^ me) & kOfLane || r & kSeveralLanes;
-        const Stamp flags = other_warp ? kSeveralWarps : other_lane && r >= full ? kSeveralLanes : 0;
+        const Stamp of_lanes = other_lane && r >= full ? kSeveralLanes : 0;
+        const Stamp flags = other_warp ? kSeveralWarps : of_lanes;
         r = r < barrier ? me : me | flags;
     };
     Stamp* const r = reader_.data() + first;
@@ -220,7 +225,7 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
         }
         const bool after =
             r < barrier_ || ordered(clock, r, me) ||
-            (asynchronous_ && r & kSeveralWarps && all_have_read(clock, static_cast<int>(me >> 5 & 31), g));
+            (joins_warps_ && r & kSeveralWarps && all_have_read(clock, static_cast<int>(me >> 5 & 31), g));
         if (!after) return race("writes", "read", r, 2 * g);
         writer_[g] = me;
     }
@@ -240,15 +245,22 @@ void SharedMemory::end_copy(SyncClock& clock, int warp, int lane, uint32_t at, u
 }
 
 bool SharedMemory::not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes) {
+    const auto refuse = [&](size_t reader, const char* what) {
+        wrong_ = fmt::format("a race: writes byte {} of shared memory, which wgmma of warp {} {}", at, reader, what);
+        return false;
+    };
     for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
         const View& readers = async_readers_[unit];
-        for (size_t other = 0; other < readers.size(); ++other) {
-            const bool own = static_cast<int>(other) == warp;
-            if (readers[other] == kReading || (!own && readers[other] >= clock.seen[other] && readers[other])) {
-                wrong_ = fmt::format("a race: writes byte {} of shared memory, which wgmma of warp {} {}", at, other,
-                                     readers[other] == kReading ? "still reads" : "read with no barrier between");
-                return false;
+        for (size_t group = 0; group < readers.size(); group += kWarpgroup) {
+            bool is_read = false;
+            bool is_ordered = false;  // after the wait of any warp of the warpgroup
+            for (size_t reader = group; reader < group + kWarpgroup; ++reader) {
+                if (readers[reader] == kReading) return refuse(reader, "still reads");
+                is_read |= readers[reader] > 0;
+                is_ordered |=
+                    readers[reader] > 0 && (static_cast<int>(reader) == warp || readers[reader] < clock.seen[reader]);
             }
+            if (is_read && !is_ordered) return refuse(group, "and its warpgroup read with no barrier between");
         }
     }
     return true;
@@ -275,17 +287,17 @@ bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
 
 bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
     const Stamp me = epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
-    uint64_t known = ~uint64_t{0};  // a stamp that is known to be ordered
+    uint64_t ordered_stamp = ~uint64_t{0};  // a stamp that is known to be ordered
     for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
         const Stamp w = writer_[g];
-        if (w == known) continue;
+        if (w == ordered_stamp) continue;
         if (w == kCopying || w < block_begin_) {
             wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
                                  w == kCopying ? "cp.async still writes" : "nothing has written");
             return false;
         }
         if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
-        known = w;
+        ordered_stamp = w;
     }
     return true;
 }
@@ -301,7 +313,13 @@ bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uin
 }
 
 void SharedMemory::end_async_reads(const SyncClock& clock, int warp, const Reads& reads) {
-    for (const uint32_t unit : reads) async_readers_[unit][static_cast<size_t>(warp)] = clock.time;
+    const auto first = static_cast<size_t>(warp) / kWarpgroup * kWarpgroup;
+    for (const uint32_t unit : reads) {
+        View& readers = async_readers_[unit];
+        for (size_t other = first; other < first + kWarpgroup; ++other)
+            if (readers[other] == kReading) readers[other] = 0;
+        readers[static_cast<size_t>(warp)] = clock.time;
+    }
 }
 void SharedMemory::keep_async_reads(int warp, const Reads& reads) {
     for (const uint32_t unit : reads) async_readers_[unit][static_cast<size_t>(warp)] = kReading;

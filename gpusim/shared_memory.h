@@ -42,8 +42,8 @@ struct SyncClock {
 class SharedMemory {
 public:
     // Prepares for blocks of `bytes` each, with nothing written. `asynchronous`: the kernel uses the asynchronous
-    // proxy.
-    void resize(size_t bytes, bool asynchronous = false);
+    // proxy. `joins_warps`: it has named barriers or mbarriers.
+    void resize(size_t bytes, bool asynchronous, bool joins_warps);
     void begin_block();
     void barrier();
     // Synchronizes the lanes with each other. `all`: they are all live lanes of the warp.
@@ -69,7 +69,7 @@ public:
     void forget(uint32_t at, uint32_t bytes);  // as if never written
 
     // wgmma of the warp reads these bytes through the asynchronous proxy until end_async_reads is called with the same
-    // list, to which this adds them.
+    // list, to which this adds them, for a warp of its warpgroup.
     using Reads = std::vector<uint32_t>;
     bool begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads);
     void end_async_reads(const SyncClock& clock, int warp, const Reads& reads);
@@ -83,9 +83,12 @@ private:
     // are larger numbers.
     using Stamp = uint32_t;
     static constexpr Stamp kCopying = ~Stamp{0};
-    static constexpr Stamp kSeveralLanes = 1 << 11, kSeveralWarps = 1 << 10;
-    static constexpr int kClockShift = 12, kEpochShift = 20;
-    static constexpr uint32_t kLastClock = 255, kLastEpoch = 4094;
+    static constexpr Stamp kSeveralLanes = 1 << 11;
+    static constexpr Stamp kSeveralWarps = 1 << 10;
+    static constexpr int kClockShift = 12;
+    static constexpr int kEpochShift = 20;
+    static constexpr uint32_t kLastClock = 255;
+    static constexpr uint32_t kLastEpoch = 4094;
 
     Stamp stamp(SyncClock& clock, int warp, int lane) {
         clock.touched = true;
@@ -113,11 +116,14 @@ private:
     std::vector<uint8_t> data_;
     std::vector<Stamp> writer_, reader_;
     uint32_t epoch_ = 0;
-    Stamp block_begin_ = 0, barrier_ = 0;  // the first stamp of the block, and after its last barrier
+    Stamp block_begin_ = 0;  // the first stamp of the block
+    Stamp barrier_ = 0;      // the first stamp after its last barrier
     // The time at which each value of a warp's clock ended; kReading if it has not.
     std::array<std::array<uint32_t, kLastClock + 1>, 32> ended_{};
     bool asynchronous_ = false;
-    std::vector<View> async_readers_;  // for each unit, when each warp ended its reads
+    bool joins_warps_ = false;
+    // For each unit, when each warp waited for the end of its warpgroup's reads; 0 if another warp of it did.
+    std::vector<View> async_readers_;
     std::array<std::vector<Stored>, 32> unfenced_;
     // When each warp last read each 8 bytes, to check writes to bytes that several warps have read.
     std::unordered_map<uint32_t, View> readers_;

@@ -11,11 +11,12 @@ struct TensorMap {
     uint32_t magic = kMagic;
     uint8_t rank = 0, element_bytes = 0;
     uint16_t swizzle_bytes = 0;  // 0: none; else 32, 64 or 128
+    uint64_t unused = 0;         // programs clear bit 21 here, to work around a fault of NVIDIA's driver (CUTLASS)
     uint64_t address = 0;
     uint64_t strides[kMaxRank] = {};  // in bytes; strides[0] is the size of an element
     uint32_t extents[kMaxRank] = {};  // elements
     uint32_t box[kMaxRank] = {};      // elements that one copy transfers
-    uint32_t reserved[8] = {};
+    uint32_t reserved[6] = {};
 };
 static_assert(sizeof(TensorMap) == 128);
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdio>
+#include <mutex>
+#include <set>
 
 #include "base/check.h"
 #include "gpusim/opcodes.h"
@@ -22,10 +25,41 @@ Order parse_order(const std::string& text) {
     throw UsageError(fmt::format("SIMT_ORDER is \"{}\"; it must be forward, reverse or random:SEED", text));
 }
 
-void fail(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+namespace {
+
+std::string place_and(const Warp& w, const Instruction& i, int lane, const std::string& what) {
     const Extent3& b = w.block->index;
-    throw Error(fmt::format("kernel {}: {}: {}: block ({}, {}, {}), warp {}, lane {}: {}", w.program->name,
-                            w.program->place(i), opcode_name(i.opcode), b.x, b.y, b.z, w.index, lane, what));
+    return fmt::format("kernel {}: {}: {}: block ({}, {}, {}), warp {}, lane {}: {}", w.program->name,
+                       w.program->place_in_kernel(i), opcode_name(i.opcode), b.x, b.y, b.z, w.index, lane, what);
+}
+
+struct Notes {
+    std::mutex mutex;
+    std::set<const Instruction*> places;
+    std::vector<std::string> texts;
+};
+Notes& all_notes() {  // never destroyed: work may run while the process ends
+    static auto* all = new Notes;
+    return *all;
+}
+
+}  // namespace
+
+void fail(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+    throw Error(place_and(w, i, lane, what));
+}
+
+void note(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+    Notes& all = all_notes();
+    const std::lock_guard lock(all.mutex);
+    if (!all.places.insert(&i).second) return;
+    all.texts.push_back(place_and(w, i, lane, what));
+    fmt::print(stderr, "note: {}\n", all.texts.back());
+}
+
+std::vector<std::string> notes() {
+    const std::lock_guard lock(all_notes().mutex);
+    return all_notes().texts;
 }
 
 }  // namespace teon::gpusim

@@ -40,8 +40,9 @@ struct Launch {
 };
 
 // The first generic addresses of parameters, shared and local memory. The host has no memory there.
-inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59, kSharedWindow = uint64_t{1} << 60,
-                          kLocalWindow = uint64_t{1} << 61;
+inline constexpr uint64_t kParameterWindow = uint64_t{1} << 59;
+inline constexpr uint64_t kSharedWindow = uint64_t{1} << 60;
+inline constexpr uint64_t kLocalWindow = uint64_t{1} << 61;
 
 // Lanes at the same instruction.
 struct Group {
@@ -58,10 +59,11 @@ struct Copy {
     int group;
 };
 
-// A wgmma that has not been waited for.
+// A wgmma that the warp has not waited for.
 struct Product {
-    int group;
+    int number;  // counts the warp's products
     SharedMemory::Reads reads;
+    bool ended = false;  // another warp of the warpgroup has waited for it
 };
 
 struct Block;
@@ -80,7 +82,8 @@ struct Warp {
     std::array<std::vector<Copy>, 32> copies;
     std::array<int, 32> committed{};
     std::vector<Product> products;
-    int products_committed = 0, products_begun = 0;
+    int products_begun = 0;
+    std::vector<int> begun_at_commit;      // products_begun at each wgmma.commit_group
     int registers_held = 0;                // per thread, set by setmaxnreg
     bool blocked = false;                  // a poll keeps the warp from running
     const Instruction* refused = nullptr;  // the last poll that was not ready
@@ -144,6 +147,9 @@ struct Block {
 
 // Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
+// Reports behaviour that the manual forbids but that published kernels rely on: once for each instruction, on stderr.
+void note(const Warp& w, const Instruction& i, int lane, const std::string& what);
+std::vector<std::string> notes();  // all so far
 inline int first_lane(Lanes lanes) { return std::countr_zero(lanes); }
 
 template <typename Body>

@@ -1,8 +1,9 @@
 // "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
-// Each warp of a warpgroup computes its own 16 rows of D when it reaches the instruction. A product stays in flight
-// until the warp waits for it. Accesses that conflict with a product in flight are found before the kernel runs for
-// registers, and while it runs for shared memory.
+// Each warp of a warpgroup computes its own 16 rows of D when it reaches the instruction. A product is an operation of
+// the warpgroup. It stays in flight until a warp waits for it, which says that the parts of all four warps have ended:
+// published kernels release a buffer by one thread of the warpgroup. Accesses that conflict with a product in flight
+// are found before the kernel runs for registers, and while it runs for shared memory.
 #include "gpusim/warpgroup.h"
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr int kRows = 16, kK = 16;  // rows of D per warp; K of a product
+constexpr int kRows = 16;
+constexpr int kK = 16;  // rows of D per warp; K of a product
 
 float widen(uint16_t bits, bool f16) {
     return f16 ? static_cast<float>(std::bit_cast<Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
@@ -43,8 +45,9 @@ struct Descriptor {
             fail(w, i, 0, fmt::format("the descriptor {:#x} has a base offset, which is not modelled", bits));
         if (row_bytes == 0)
             fail(w, i, 0, fmt::format("the descriptor {:#x} is not swizzled, which is not modelled", bits));
+        // Published kernels multiply tiles that begin in another row, with a base offset of 0.
         if (start % (8 * row_bytes) >= row_bytes)
-            fail(w, i, 0,
+            note(w, i, 0,
                  fmt::format("the descriptor's address {} is not in the first of eight rows of {} bytes", start,
                              row_bytes));
     }
@@ -108,7 +111,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const bool f16 = i.variant & product::kF16;
     const int first_row = w.index % 4 * kRows;
     int at = 2 * results;
-    Product p = {w.products_committed, {}};
+    Product p = {w.products_begun, {}};
     alignas(64) float A[kK][4 * kRows];
     alignas(64) float B[kK * 256];
     alignas(64) float D[kRows * 256];
@@ -166,16 +169,42 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     w.products.push_back(std::move(p));
 }
 
-void wgmma_commit(Warp& w, const Instruction&, Lanes) { ++w.products_committed; }
+void wgmma_commit(Warp& w, const Instruction&, Lanes) { w.begun_at_commit.push_back(w.products_begun); }
+
+namespace {
+
+// Returns the number of the warp's products that a wgmma.wait_group waits for.
+int count_awaited(const Warp& w, const Instruction& i) {
+    const auto groups = static_cast<int64_t>(w.begun_at_commit.size()) - i.offset;
+    return groups > 0 ? w.begun_at_commit[static_cast<size_t>(groups - 1)] : 0;
+}
+
+template <typename Body>
+void for_warpgroup(const Warp& w, Body&& body) {
+    for (Warp& other : w.block->warps)
+        if (other.index / 4 == w.index / 4) body(other);
+}
+
+}  // namespace
+
+bool have_begun_products(const Warp& w, const Instruction& i) {
+    bool all = true;
+    for_warpgroup(w, [&](const Warp& other) { all &= other.products_begun >= count_awaited(w, i); });
+    return all;
+}
 
 void wgmma_wait(Warp& w, const Instruction& i, Lanes) {
     SharedMemory& shared = w.block->shared;
-    const auto first = std::find_if(w.products.begin(), w.products.end(), [&](const Product& p) {
-        return p.group >= w.products_committed - static_cast<int>(i.offset);
+    const int awaited = count_awaited(w, i);
+    for (const Product& p : w.products)
+        if (p.number < awaited) shared.end_async_reads(w.clock, w.index, p.reads);
+    std::erase_if(w.products, [&](const Product& p) { return p.number < awaited; });
+    for_warpgroup(w, [&](Warp& other) {
+        for (Product& p : other.products) {
+            p.ended |= p.number < awaited;
+            if (!p.ended) shared.keep_async_reads(other.index, p.reads);
+        }
     });
-    for (auto p = w.products.begin(); p != first; ++p) shared.end_async_reads(w.clock, w.index, p->reads);
-    w.products.erase(w.products.begin(), first);
-    for (const Product& p : w.products) shared.keep_async_reads(w.index, p.reads);
 }
 
 // ---- registers ------------------------------------------------------------------------------------------------------
@@ -185,7 +214,8 @@ namespace {
 // The use of a register: the number of groups committed since a product that uses it began, or kSettled if none is in
 // flight; and whether another instruction has written it since the last wgmma.fence.
 struct Use {
-    static constexpr uint8_t kSettled = 255, kMostGroups = 15;
+    static constexpr uint8_t kSettled = 255;
+    static constexpr uint8_t kMostGroups = 15;
     uint8_t groups = kSettled;
     bool written = true;
     bool operator==(const Use&) const = default;
@@ -193,7 +223,10 @@ struct Use {
 using State = std::vector<Use>;
 
 bool join(State& into, const State& more) {
-    if (into.empty()) return into = more, true;
+    if (into.empty()) {
+        into = more;
+        return true;
+    }
     bool changed = false;
     for (size_t r = 0; r < into.size(); ++r) {
         const Use both = {std::min(into[r].groups, more[r].groups), into[r].written || more[r].written};
@@ -239,8 +272,8 @@ public:
 
 private:
     [[noreturn]] void refuse(const Instruction& i, const char* what) const {
-        throw Error(
-            fmt::format("kernel {}: {}: {}: {}", program_.name, program_.place(i), opcode_name(i.opcode), what));
+        throw Error(fmt::format("kernel {}: {}: {}: {}", program_.name, program_.place_in_kernel(i),
+                                opcode_name(i.opcode), what));
     }
     const Program& program_;
     const std::vector<bool>& is_constant_;

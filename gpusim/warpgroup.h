@@ -7,13 +7,20 @@ namespace teon::gpusim {
 
 // Bits of Instruction::variant. Instruction::offset is N.
 namespace product {
-inline constexpr uint8_t kRegistersA = 1, kTransposedA = 2, kTransposedB = 4, kMinusA = 8, kMinusB = 16, kF16 = 32;
-}
+inline constexpr uint8_t kRegistersA = 1;
+inline constexpr uint8_t kTransposedA = 2;
+inline constexpr uint8_t kTransposedB = 4;
+inline constexpr uint8_t kMinusA = 8;
+inline constexpr uint8_t kMinusB = 16;
+inline constexpr uint8_t kF16 = 32;
+}  // namespace product
 
 void wgmma_fence(Warp&, const Instruction&, Lanes);
 void wgmma_product(Warp&, const Instruction&, Lanes);  // D, D, A, B (registers or descriptors), scale-d
 void wgmma_commit(Warp&, const Instruction&, Lanes);
 void wgmma_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may stay in flight
+// Returns whether all warps of the warpgroup have begun the products that this wgmma.wait_group waits for.
+bool have_begun_products(const Warp& w, const Instruction& i);
 
 // Checks a program whose operands are still indices of registers: no other instruction touches the registers of a wgmma
 // in flight, and wgmma.fence separates other writes to a register from a wgmma that reads it. Throws Error naming the

@@ -4,10 +4,10 @@
 
 namespace teon {
 
-void AlgorithmSearch::start(std::map<std::string, std::string> known,
+void AlgorithmSearch::start(std::map<std::string, std::string> choices,
                             std::function<void(const AlgorithmChoice&)> chosen) {
     started_ = true;
-    known_ = std::move(known);
+    known_ = std::move(choices);
     chosen_ = std::move(chosen);
 }
 
@@ -19,9 +19,9 @@ bool AlgorithmSearch::may_try() const {
     return capture == cudaStreamCaptureStatusNone;
 }
 
-const std::string* AlgorithmSearch::known(const std::string& product) const {
-    const auto found = known_.find(product);
-    return found == known_.end() ? nullptr : &found->second;
+const std::string* AlgorithmSearch::choice_of(const std::string& product) const {
+    const auto entry = known_.find(product);
+    return entry == known_.end() ? nullptr : &entry->second;
 }
 
 void AlgorithmSearch::report(const AlgorithmChoice& choice) const {

@@ -25,12 +25,12 @@ public:
     explicit AlgorithmSearch(const Stream& stream) : stream_(stream) {}
 
     // Turns trials on. known maps products to algorithms. chosen is called with each choice that trials make.
-    void start(std::map<std::string, std::string> known, std::function<void(const AlgorithmChoice&)> chosen);
+    void start(std::map<std::string, std::string> choices, std::function<void(const AlgorithmChoice&)> chosen);
 
     // Returns false before start(), and while the stream captures a graph, when nothing can be timed.
     bool may_try() const;
     // Returns the algorithm that start() was given for the product, or nullptr.
-    const std::string* known(const std::string& product) const;
+    const std::string* choice_of(const std::string& product) const;
     void report(const AlgorithmChoice& choice) const;
     // Returns the time of one run, the mean of several runs in a row.
     double milliseconds(const std::function<void()>& run) const;

@@ -210,14 +210,14 @@ public:
     void reduce(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
         queue("reduce_sum", parts, after, [&, type = type_of(dtype)](const Part& part) {
             std::byte* at = address(data, dtype, part);
-            return ncclReduce(at, at, static_cast<size_t>(part.size), type, ncclSum, part.root, comm_, own());
+            return ncclReduce(at, at, static_cast<size_t>(part.size), type, ncclSum, part.root, comm_, own_stream());
         });
     }
 
     void broadcast(void* data, DType dtype, const std::vector<Part>& parts, const Stream& after) {
         queue("broadcast", parts, after, [&, type = type_of(dtype)](const Part& part) {
             std::byte* at = address(data, dtype, part);
-            return ncclBroadcast(at, at, static_cast<size_t>(part.size), type, part.root, comm_, own());
+            return ncclBroadcast(at, at, static_cast<size_t>(part.size), type, part.root, comm_, own_stream());
         });
     }
 
@@ -252,7 +252,7 @@ private:
         return id;
     }
 
-    cudaStream_t own() const { return static_cast<cudaStream_t>(stream_.handle()); }
+    cudaStream_t own_stream() const { return static_cast<cudaStream_t>(stream_.handle()); }
     static std::byte* address(void* data, DType dtype, const Part& part) {
         return static_cast<std::byte*>(data) + part.offset * int64_t{size_of(dtype)};
     }
@@ -347,8 +347,8 @@ void Comm::all_reduce_sum(float* data, int64_t n, const Stream& stream) {
 void Comm::all_gather(void* out, const void* in, int64_t n_each, DType dtype, const Stream& stream) {
     CHECK(n_each >= 0, "all_gather: {} elements", n_each);
     const size_t bytes = static_cast<size_t>(n_each) * size_of(dtype);
-    std::byte* own = static_cast<std::byte*>(out) + bytes * rank();
-    if (own != in) copy_bytes(own, in, bytes, stream);
+    std::byte* part_of_rank = static_cast<std::byte*>(out) + bytes * rank();
+    if (part_of_rank != in) copy_bytes(part_of_rank, in, bytes, stream);
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({r * n_each, n_each, r});
     broadcast(out, dtype, parts, stream);

@@ -14,15 +14,26 @@ namespace teon {
 
 namespace {
 
+const char* reason_of(cusolverStatus_t status) {
+    switch (status) {
+        case CUSOLVER_STATUS_ALLOC_FAILED:
+            return "out of device memory";
+        case CUSOLVER_STATUS_NOT_INITIALIZED:
+            return "cuSOLVER could not be initialized";
+        case CUSOLVER_STATUS_INVALID_VALUE:
+            return "invalid argument";
+        case CUSOLVER_STATUS_ARCH_MISMATCH:
+            return "not supported by this GPU";
+        case CUSOLVER_STATUS_EXECUTION_FAILED:
+            return "a kernel failed";
+        default:
+            return "internal error";
+    }
+}
+
 void check_solver(cusolverStatus_t status, const char* operation) {
     if (status == CUSOLVER_STATUS_SUCCESS) return;
-    const char* reason = status == CUSOLVER_STATUS_ALLOC_FAILED       ? "out of device memory"
-                         : status == CUSOLVER_STATUS_NOT_INITIALIZED  ? "cuSOLVER could not be initialized"
-                         : status == CUSOLVER_STATUS_INVALID_VALUE    ? "invalid argument"
-                         : status == CUSOLVER_STATUS_ARCH_MISMATCH    ? "not supported by this GPU"
-                         : status == CUSOLVER_STATUS_EXECUTION_FAILED ? "a kernel failed"
-                                                                      : "internal error";
-    throw Error(fmt::format("{}: {} (cuSOLVER status {})", operation, reason, static_cast<int>(status)));
+    throw Error(fmt::format("{}: {} (cuSOLVER status {})", operation, reason_of(status), static_cast<int>(status)));
 }
 
 constexpr int kBlock = 256;
@@ -35,10 +46,10 @@ __global__ void __launch_bounds__(kBlock) transpose_kernel(float* out, const flo
 }
 
 // *found = 1 if an element is NaN or infinite.
-__global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* found, const float* x, int64_t n) {
+__global__ void __launch_bounds__(kBlock) find_nonfinite_kernel(int* has_nonfinite, const float* x, int64_t n) {
     wait_for_earlier_kernels();
     int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-    if (i < n && x[i] - x[i] != 0.0f) *found = 1;
+    if (i < n && x[i] - x[i] != 0.0f) *has_nonfinite = 1;
 }
 
 int64_t blocks_for(int64_t n) { return ceil_div(n, kBlock); }
@@ -92,7 +103,7 @@ void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) 
     int rows = std::max(m, n);
     int columns = std::min(m, n);
     float* turned = tall ? resized(turned_, int64_t{m} * n) : A;
-    float* left = tall ? resized(left_, int64_t{m} * n) : Vt;
+    float* left_vectors = tall ? resized(left_, int64_t{m} * n) : Vt;
     float* right = tall ? resized(right_, int64_t{n} * n) : U;
     auto transpose = [&](float* out, const float* in, int in_rows, int in_columns) {
         launch<transpose_kernel>({blocks_for(int64_t{in_rows} * in_columns), kBlock}, stream_, out, in, in_rows,
@@ -103,11 +114,11 @@ void Decompositions::svd(float* A, int m, int n, float* U, float* S, float* Vt) 
     int work_size = 0;
     check_solver(cusolverDnSgesvd_bufferSize(solver, rows, columns, &work_size), "svd");
     float* work = resized(workspace_, work_size);
-    check_solver(cusolverDnSgesvd(solver, 'S', 'S', rows, columns, turned, rows, S, left, rows, right, columns, work,
-                                  work_size, nullptr, info_.data()),
+    check_solver(cusolverDnSgesvd(solver, 'S', 'S', rows, columns, turned, rows, S, left_vectors, rows, right, columns,
+                                  work, work_size, nullptr, info_.data()),
                  "svd");
     if (tall) {
-        transpose(U, left, n, m);  // column-major m x n is row-major n x m
+        transpose(U, left_vectors, n, m);  // column-major m x n is row-major n x m
         transpose(Vt, right, n, n);
     }
     check_convergence("svd", m, n, read_info());

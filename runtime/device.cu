@@ -19,7 +19,8 @@ using detail::check_cuda;
 
 cudaStream_t cuda(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
-std::atomic<size_t> bytes_in_use = 0, bytes_peak = 0;  // of live Buffers
+std::atomic<size_t> bytes_in_use = 0;
+std::atomic<size_t> bytes_peak = 0;  // of live Buffers
 
 }  // namespace
 

@@ -13,8 +13,8 @@ void check_operand(const char* name, const Mat& x, int64_t rows, int64_t columns
           name, name_of(x.dtype));
 }
 
-void check_dtype(const char* name, DType found, DType wanted) {
-    CHECK(found == wanted, "gemm: {} is {}, expected {}", name, name_of(found), name_of(wanted));
+void check_dtype(const char* name, DType dtype, DType expected) {
+    CHECK(dtype == expected, "gemm: {} is {}, expected {}", name, name_of(dtype), name_of(expected));
 }
 
 // cuBLAS manual: "cublasLtMatmul()" on FP8 kernels, and "Tensor Core Usage".

@@ -95,14 +95,16 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
     int count = g.batch_inner;
     int calls = g.batch_outer;
     if (std::all_of(std::begin(mats), std::end(mats), merges)) {
-        count *= calls, calls = 1;
+        count *= calls;
+        calls = 1;
     } else if (calls > count) {
         std::swap(count, calls);
         for (Mat* x : {&one.A, &one.B, &one.C, &add}) std::swap(x->stride_inner, x->stride_outer);
     }
     for (int i = 0; i < calls; ++i) {
         Gemm call = one;
-        call.A = shifted(one.A, i * one.A.stride_outer), call.B = shifted(one.B, i * one.B.stride_outer);
+        call.A = shifted(one.A, i * one.A.stride_outer);
+        call.B = shifted(one.B, i * one.B.stride_outer);
         call.C = shifted(one.C, i * one.C.stride_outer);
         multiply({call, count, shifted(add, i * add.stride_outer)});
     }
@@ -122,9 +124,9 @@ bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
     const LtKey key = key_of({g, g.batch_inner, addend});
     auto choice = own_symmetric.find(key);
     if (choice == own_symmetric.end()) {
-        const bool own = search.may_try() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
-                                          : symmetric_product_pays(g.M, g.batch_inner, multiprocessors);
-        choice = own_symmetric.emplace(key, own).first;
+        const bool uses_own = search.may_try() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
+                                               : symmetric_product_pays(g.M, g.batch_inner, multiprocessors);
+        choice = own_symmetric.emplace(key, uses_own).first;
     }
     return choice->second;
 }
@@ -132,7 +134,7 @@ bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
 bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product) {
     static constexpr const char* kOwn = "tiles up to the diagonal";
     static constexpr const char* kLibrary = "library";
-    if (const std::string* algorithm = search.known(product)) return *algorithm == kOwn;
+    if (const std::string* algorithm = search.choice_of(product)) return *algorithm == kOwn;
     Gemm trial = g;
     Buffer<std::byte> memory;
     if (g.beta != 0.0f && addend.data == g.C.data) {
@@ -144,9 +146,9 @@ bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const 
         return search.milliseconds(run);
     };
     const double library = time([&] { multiply_symmetric_by_library(trial, addend); });
-    const double own = time([&] { symmetric_product(trial, addend, stream); });
-    const bool faster = own < AlgorithmSearch::kGain * library;
-    search.report({product, faster ? kOwn : kLibrary, faster ? own : library, library});
+    const double own_ms = time([&] { symmetric_product(trial, addend, stream); });
+    const bool faster = own_ms < AlgorithmSearch::kGain * library;
+    search.report({product, faster ? kOwn : kLibrary, faster ? own_ms : library, library});
     return faster;
 }
 
@@ -193,9 +195,9 @@ void Linalg::Impl::multiply_gelu(const Gemm& g, const Mat& addend) {
 // bias = beta * bias + the row sums of op(A), by our own kernels. Unlike the library's epilogue, they add to fp32
 // whatever C's type is, and exclude no storage type or alignment.
 void Linalg::Impl::reduce_bias(const Gemm& g) {
-    int most = static_cast<int>(std::min<int64_t>(kBiasParts, kBiasScratchBytes / sizeof(float) / g.M));
-    CHECK(most > 0, "gemm: a bias gradient of {} elements; at most {}", g.M, kBiasScratchBytes / sizeof(float));
-    int parts = std::min(most, ceil_div(g.K, kBiasRows));
+    int limit = static_cast<int>(std::min<int64_t>(kBiasParts, kBiasScratchBytes / sizeof(float) / g.M));
+    CHECK(limit > 0, "gemm: a bias gradient of {} elements; at most {}", g.M, kBiasScratchBytes / sizeof(float));
+    int parts = std::min(limit, ceil_div(g.K, kBiasRows));
     const int per_part = ceil_div(g.K, parts);
     parts = ceil_div(g.K, per_part);
     const int64_t step_j = g.trans_a ? 1 : g.A.ld;
@@ -242,7 +244,9 @@ void Linalg::gemm(const Gemm& g) {
 void Linalg::bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta) {
     CHECK(rows > 0 && columns > 0, "bias gradient: empty dy of {} x {}", rows, columns);
     Gemm g;
-    g.M = columns, g.K = rows, g.trans_a = true;
+    g.M = columns;
+    g.K = rows;
+    g.trans_a = true;
     g.A = dy;
     g.bias = mat(db, columns);
     g.beta = beta;
@@ -267,9 +271,9 @@ void Linalg::run(const Gemm& g) {
     }
 }
 
-void Linalg::search_algorithms(std::map<std::string, std::string> known,
+void Linalg::search_algorithms(std::map<std::string, std::string> choices,
                                std::function<void(const AlgorithmChoice&)> chosen) {
-    impl_->search.start(std::move(known), std::move(chosen));
+    impl_->search.start(std::move(choices), std::move(chosen));
     impl_->lt.forget_algorithms();
     impl_->own_symmetric.clear();
 }

@@ -37,7 +37,7 @@ public:
     // unchanged. A product listed in `known` (algorithm by product, from earlier choices on such a device with such a
     // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of results
     // depend on the choices: the same choices give the same bits.
-    void search_algorithms(std::map<std::string, std::string> known,
+    void search_algorithms(std::map<std::string, std::string> choices,
                            std::function<void(const AlgorithmChoice&)> chosen);
 
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,

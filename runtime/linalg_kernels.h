@@ -32,8 +32,10 @@ __global__ void __launch_bounds__(kBiasBlock)
     wait_for_earlier_kernels();
     const int j = (static_cast<int>(blockIdx.x) * kBiasBlock + static_cast<int>(threadIdx.x)) * W;
     if (j >= M) return;
-    const int part = static_cast<int>(blockIdx.y), begin = part * per_part, past = begin + per_part,
-              end = past < K ? past : K;
+    const int part = static_cast<int>(blockIdx.y);
+    const int begin = part * per_part;
+    const int past = begin + per_part;
+    const int end = past < K ? past : K;
     Vec<float, W> sum = {};
     for (int k = begin; k < end; ++k) {
         const Vec<T, W> x = load_vec<W>(A + j * step_j + k * step_k);
@@ -65,16 +67,23 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
     wait_for_earlier_kernels();
     SHARED(float, a, kPlainTile*(kPlainTile + 1));
     SHARED(float, b, kPlainTile*(kPlainTile + 1));
-    const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-    const int row0 = static_cast<int>(blockIdx.y) * kPlainTile, column0 = static_cast<int>(blockIdx.x) * kPlainTile;
+    const int x = static_cast<int>(threadIdx.x);
+    const int y = static_cast<int>(threadIdx.y);
+    const int row0 = static_cast<int>(blockIdx.y) * kPlainTile;
+    const int column0 = static_cast<int>(blockIdx.x) * kPlainTile;
     const T* A = static_cast<const T*>(p.A.data) + blockIdx.z * p.A.stride_inner;
     const T* B = static_cast<const T*>(p.B.data) + blockIdx.z * p.B.stride_inner;
     float sum = 0.0f;
     for (int k0 = 0; k0 < K; k0 += kPlainTile) {
         // Neighbouring threads read neighbouring elements, whether the operand is transposed or not.
-        const int ai = p.trans_a ? x : y, ak = p.trans_a ? y : x, bk = p.trans_b ? x : y, bj = p.trans_b ? y : x;
-        const bool in_a = row0 + ai < M && k0 + ak < K, in_b = k0 + bk < K && column0 + bj < N;
-        const int64_t i = row0 + ai, j = column0 + bj;
+        const int ai = p.trans_a ? x : y;
+        const int ak = p.trans_a ? y : x;
+        const int bk = p.trans_b ? x : y;
+        const int bj = p.trans_b ? y : x;
+        const bool in_a = row0 + ai < M && k0 + ak < K;
+        const bool in_b = k0 + bk < K && column0 + bj < N;
+        const int64_t i = row0 + ai;
+        const int64_t j = column0 + bj;
         a[ai * (kPlainTile + 1) + ak] =
             in_a ? static_cast<float>(p.trans_a ? A[(k0 + ak) * p.A.ld + i] : A[i * p.A.ld + k0 + ak]) : 0.0f;
         b[bk * (kPlainTile + 1) + bj] =
@@ -83,10 +92,12 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
         for (int k = 0; k < kPlainTile; ++k) sum = fmaf(a[y * (kPlainTile + 1) + k], b[k * (kPlainTile + 1) + x], sum);
         __syncthreads();
     }
-    const int64_t i = row0 + y, j = column0 + x;
+    const int64_t i = row0 + y;
+    const int64_t j = column0 + x;
     if (i >= M || j >= N) return;
     sum *= alpha;
-    const TC *addend = static_cast<const TC*>(p.addend.data), *bias = static_cast<const TC*>(p.bias);
+    const TC* addend = static_cast<const TC*>(p.addend.data);
+    const TC* bias = static_cast<const TC*>(p.bias);
     if (beta != 0.0f)
         sum = fmaf(beta, static_cast<float>(addend[blockIdx.z * p.addend.stride_inner + i * p.addend.ld + j]), sum);
     if (bias) sum += static_cast<float>(bias[j]);
@@ -98,7 +109,9 @@ template <typename T>
 __global__ void __launch_bounds__(kGeluBlock)
     gelu_epilogue_kernel(T* c, const T* aux, int64_t ldc, int64_t ld_aux, int M, int N, bool backward) {
     wait_for_earlier_kernels();
-    const int64_t item = int64_t{blockIdx.x} * kGeluBlock + threadIdx.x, i = item / N, j = item % N;
+    const int64_t item = int64_t{blockIdx.x} * kGeluBlock + threadIdx.x;
+    const int64_t i = item / N;
+    const int64_t j = item % N;
     if (i >= M) return;
     const float x = static_cast<float>(aux[i * ld_aux + j]);
     T& y = c[i * ldc + j];
@@ -109,7 +122,8 @@ __global__ void __launch_bounds__(kGeluBlock)
 template <typename T>
 __global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
     wait_for_earlier_kernels();
-    int down = static_cast<int>(blockIdx.y), across = static_cast<int>(blockIdx.x);
+    int down = static_cast<int>(blockIdx.y);
+    int across = static_cast<int>(blockIdx.x);
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;
     int to_column = down * kTile + static_cast<int>(threadIdx.x);

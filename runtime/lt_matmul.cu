@@ -195,18 +195,19 @@ struct LtMatmul::Impl {
     std::optional<Plan>& plan(const LtCall& c);
     std::nullopt_t refused(const LtCall& c);
     std::optional<Plan> make_plan(const LtCall& c);
-    cublasLtMatmulAlgo_t choose(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
+    cublasLtMatmulAlgo_t choose(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
                                 int n) const;
-    AlgorithmChoice fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found, int n) const;
+    AlgorithmChoice fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
+                            int n) const;
 };
 
 // Returns the descriptors and the algorithm for a call, made once per kind of call; none if the library has no
 // algorithm.
 std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
     const LtKey key = key_of(c);
-    auto known = plans.find(key);
-    if (known == plans.end()) known = plans.emplace(key, make_plan(c)).first;
-    return known->second;
+    auto entry = plans.find(key);
+    if (entry == plans.end()) entry = plans.emplace(key, make_plan(c)).first;
+    return entry->second;
 }
 
 // Warns that a slower kernel of ours computes the call. Throws Error if it is FP8, for which there is no such kernel.
@@ -245,36 +246,36 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c.addend, c.count));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g.C, c.count));
 
-    cublasLtMatmulHeuristicResult_t found[kAlgorithms] = {};
+    cublasLtMatmulHeuristicResult_t results[kAlgorithms] = {};
     int n = 0;
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt.get(), p.operation.get(), p.a.get(), p.b.get(), p.c.get(),
-                                                           p.d.get(), preference.get(), kAlgorithms, found, &n);
+                                                           p.d.get(), preference.get(), kAlgorithms, results, &n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "choosing an algorithm");
-    auto end = std::remove_if(found, found + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
-    n = static_cast<int>(end - found);
+    auto end = std::remove_if(results, results + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
+    n = static_cast<int>(end - results);
     if (n == 0) return refused(c);
-    p.algorithm = choose(c, p, found, n);
+    p.algorithm = choose(c, p, results, n);
     return p;
 }
 
 // Returns the first proposal or, if a search was requested, the known algorithm or the fastest.
 cublasLtMatmulAlgo_t LtMatmul::Impl::choose(const LtCall& c, const Plan& p,
-                                            const cublasLtMatmulHeuristicResult_t* found, int n) const {
-    if (n == 1 || !search.may_try()) return found[0].algo;
+                                            const cublasLtMatmulHeuristicResult_t* results, int n) const {
+    if (n == 1 || !search.may_try()) return results[0].algo;
 
     const std::string product = text_of(key_of(c));
     auto proposal = [&](const std::string& algorithm) {
-        return std::find_if(found, found + n, [&](const auto& r) { return text_of(r.algo) == algorithm; });
+        return std::find_if(results, results + n, [&](const auto& r) { return text_of(r.algo) == algorithm; });
     };
-    if (const std::string* algorithm = search.known(product))
-        if (const auto* r = proposal(*algorithm); r != found + n) return r->algo;
-    AlgorithmChoice choice = fastest(c, p, found, n);
+    if (const std::string* algorithm = search.choice_of(product))
+        if (const auto* r = proposal(*algorithm); r != results + n) return r->algo;
+    AlgorithmChoice choice = fastest(c, p, results, n);
     choice.product = product;
     search.report(choice);
     return proposal(choice.algorithm)->algo;
 }
 
-AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* found,
+AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
                                         int n) const {
     const Mat& C = c.g.C;
     const bool adds = c.g.beta != 0.0f && c.addend.data == C.data;
@@ -283,14 +284,16 @@ AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cu
     void* const result = adds ? memory.data() : C.data;
     AlgorithmChoice best;
     for (int i = 0; i < n; ++i) {
-        if (run(c, p, found[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
+        if (run(c, p, results[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
         const double ms =
-            search.milliseconds([&] { check_blas(run(c, p, found[i].algo, result), "trying an algorithm"); });
-        if (best.algorithm.empty()) best = {"", text_of(found[i].algo), ms, ms};
-        if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms)
-            best.algorithm = text_of(found[i].algo), best.ms = ms;
+            search.milliseconds([&] { check_blas(run(c, p, results[i].algo, result), "trying an algorithm"); });
+        if (best.algorithm.empty()) best = {"", text_of(results[i].algo), ms, ms};
+        if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms) {
+            best.algorithm = text_of(results[i].algo);
+            best.ms = ms;
+        }
     }
-    if (best.algorithm.empty()) best.algorithm = text_of(found[0].algo);  // its run will report the error
+    if (best.algorithm.empty()) best.algorithm = text_of(results[0].algo);  // its run will report the error
     return best;
 }
 

@@ -89,9 +89,11 @@ std::string kernel_name() {
     const size_t end = text.find_first_of(";]", begin);
     std::string name(text.substr(begin, end == text.npos ? end : end - begin));
     for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
-        for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
+        for (size_t at = name.find(scope); at != name.npos; at = name.find(scope)) name.erase(at, scope.size());
     // nvcc derives the name of an unnamed namespace from the file name.
-    for (size_t at; (at = name.find("_GLOBAL__N__")) != name.npos;) name.erase(at, name.find("::", at) + 2 - at);
+    constexpr std::string_view kUnnamed = "_GLOBAL__N__";
+    for (size_t at = name.find(kUnnamed); at != name.npos; at = name.find(kUnnamed))
+        name.erase(at, name.find("::", at) + 2 - at);
     return name;
 }
 
@@ -161,37 +163,36 @@ inline int set_simt_threads(int) { return 1; }
 // x[i] = op(x[i], x[i ^ 16]), then ^ 8, ... ^ 1, over the lanes i of a warp.
 namespace simt {
 
+// The place of a call, for messages of the CPU's runtime (cpu/simt.h). A GPU has none.
+struct Site {
+    __device__ static constexpr Site current() { return {}; }
+};
+
 template <typename T, typename Op>
-__device__ __forceinline__ T warp_reduce(T x, Op op) {
+__device__ __forceinline__ T warp_reduce(T x, Op op, const Site&) {
 #pragma unroll
     for (int bit = 16; bit > 0; bit /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, bit));
     return x;
 }
 
 template <typename T, typename Op>
-__device__ __forceinline__ T block_reduce(T x, Op op) {
+__device__ __forceinline__ T block_reduce(T x, Op op, const Site& site) {
     SHARED(T, per_warp, 32);
     const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
-    x = warp_reduce(x, op);
+    x = warp_reduce(x, op, site);
     if (thread % 32 == 0) per_warp[thread / 32] = x;
     __syncthreads();
-    x = warp_reduce(thread % 32 < warps ? per_warp[thread % 32] : Op::template identity<T>(), op);
+    x = warp_reduce(thread % 32 < warps ? per_warp[thread % 32] : Op::template identity<T>(), op, site);
     __syncthreads();  // the next call writes per_warp again
     return x;
 }
 
 }  // namespace simt
 
-#define TEON_SITE_PARAMETER
-#define TEON_SITE
-
 #else
 
 inline void wait_for_earlier_kernels() {}  // here a stream runs its kernels one after the other
-
-#define TEON_SITE_PARAMETER , const simt::Site& site = simt::Site::current()
-#define TEON_SITE , site
 
 namespace detail {
 
@@ -237,8 +238,8 @@ void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&.
 // a block minus the static arrays of Kernel.
 template <auto Kernel>
 size_t most_dynamic_shared() {
-    static const size_t most = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
-    return most;
+    static const size_t limit = device_info().block_shared_bytes - detail::static_shared_bytes<Kernel>();
+    return limit;
 }
 
 // Launches Kernel(args...) on c.grid x c.block, after the work that is already on the stream. The arguments are
@@ -281,26 +282,22 @@ struct Max {
 // Reductions of float or int over the 32 lanes of a warp, all of which must take part, or over all threads of a block,
 // a multiple of 32 of which none has returned. Every thread gets the result. Its bits depend neither on the backend nor
 // on the schedule: a butterfly over lane bits 16, 8, 4, 2, 1, then the same over the warps. The block forms are
-// barriers. The maximum ignores NaN, as fmaxf does.
+// barriers. The maximum ignores NaN, as fmaxf does. `site`: the caller, for messages.
 template <typename T>
-__device__ __forceinline__ T warp_sum(T x TEON_SITE_PARAMETER) {
-    return simt::warp_reduce(
-        x, simt::Sum {} TEON_SITE);
+__device__ __forceinline__ T warp_sum(T x, const simt::Site& site = simt::Site::current()) {
+    return simt::warp_reduce(x, simt::Sum{}, site);
 }
 template <typename T>
-__device__ __forceinline__ T warp_max(T x TEON_SITE_PARAMETER) {
-    return simt::warp_reduce(
-        x, simt::Max {} TEON_SITE);
+__device__ __forceinline__ T warp_max(T x, const simt::Site& site = simt::Site::current()) {
+    return simt::warp_reduce(x, simt::Max{}, site);
 }
 template <typename T>
-__device__ __forceinline__ T block_sum(T x TEON_SITE_PARAMETER) {
-    return simt::block_reduce(
-        x, simt::Sum {} TEON_SITE);
+__device__ __forceinline__ T block_sum(T x, const simt::Site& site = simt::Site::current()) {
+    return simt::block_reduce(x, simt::Sum{}, site);
 }
 template <typename T>
-__device__ __forceinline__ T block_max(T x TEON_SITE_PARAMETER) {
-    return simt::block_reduce(
-        x, simt::Max {} TEON_SITE);
+__device__ __forceinline__ T block_max(T x, const simt::Site& site = simt::Site::current()) {
+    return simt::block_reduce(x, simt::Max{}, site);
 }
 
 }  // namespace teon

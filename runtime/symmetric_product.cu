@@ -9,9 +9,13 @@ namespace teon {
 
 namespace {
 
-constexpr int kThreads = 128, kBlocks = 2;  // per multiprocessor
-constexpr int kSide = kSymmetricTile, kWarpSide = kSide / 2, kDepth = 64;
-constexpr int kStages = 2, kSlice = kSide * kDepth;  // elements of a slice of A or B
+constexpr int kThreads = 128;
+constexpr int kBlocks = 2;  // per multiprocessor
+constexpr int kSide = kSymmetricTile;
+constexpr int kWarpSide = kSide / 2;
+constexpr int kDepth = 64;
+constexpr int kStages = 2;
+constexpr int kSlice = kSide * kDepth;  // elements of a slice of A or B
 constexpr size_t kBytes = size_t{2} * kStages * kSlice * sizeof(bf16);
 static_assert(kBlocks * (kBytes + 1024) <= 164 * 1024);  // bytes of a multiprocessor of sm_80
 static_assert(kSide * kSide <= 2 * kStages * kSlice);    // the result passes through the same memory
@@ -61,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     wait_for_earlier_kernels();
     using Slice = TensorTile<T, COLUMNS ? kDepth : kSide, COLUMNS ? kSide : kDepth, kThreads>;
     DYN_SHARED(T, shared);
-    auto left = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
+    auto slice_of_a = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
     auto right = [&](int stage) { return Slice{shared + (2 * stage + 1) * kSlice}; };
     const int thread = static_cast<int>(threadIdx.x);
     const int warp = warp_of_thread();
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
     const T* b = Slice::first_chunk(p.B + blockIdx.y * p.stride_b + b0, p.ldb);
     auto fetch = [&](int k, int stage) {
         const int depth = p.K - k;
-        left(stage).start_copy(a, p.lda, COLUMNS ? depth : rows, COLUMNS ? rows : depth);
+        slice_of_a(stage).start_copy(a, p.lda, COLUMNS ? depth : rows, COLUMNS ? rows : depth);
         right(stage).start_copy(b, p.ldb, COLUMNS ? depth : columns, COLUMNS ? columns : depth);
         a += COLUMNS ? kDepth * p.lda : kDepth;
         b += COLUMNS ? kDepth * p.ldb : kDepth;
@@ -99,9 +103,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
             sum,
             [&](auto& x, int m, int k) {
                 if constexpr (COLUMNS) {
-                    left(stage).load_a_of_columns(x, 16 * k, warp_row / 16 + m);
+                    slice_of_a(stage).load_a_of_columns(x, 16 * k, warp_row / 16 + m);
                 } else {
-                    left(stage).load_a(x, warp_row + 16 * m, k);
+                    slice_of_a(stage).load_a(x, warp_row + 16 * m, k);
                 }
             },
             [&](auto& x2, int n, int k) {

@@ -125,7 +125,8 @@ void ldmatrix(uint32_t (&r)[4], SharedAddress row, const Site& site) {
         [](unsigned, Deposits<LdmatrixLane> lanes) {
             for (int matrix = 0; matrix < 4; ++matrix) {
                 for (int l = 0; l < 32; ++l) {
-                    const int g = l / 4, c = 2 * (l % 4);
+                    const int g = l / 4;
+                    const int c = 2 * (l % 4);
                     auto element = [&](int i, int j) { return uint32_t{lanes[8 * matrix + i].row[j].bits}; };
                     lanes[l].r[matrix] =
                         TRANS ? element(c, g) | element(c + 1, g) << 16 : element(g, c) | element(g, c + 1) << 16;
@@ -148,21 +149,24 @@ uint32_t pack(float low, float high) {
     return T(low).bits | uint32_t{T(high).bits} << 16;
 }
 
-inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
+inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row, const simt::Site& site = simt::Site::current()) {
     simt::ldmatrix<false>(r, row, site);
 }
 
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row TEON_SITE_PARAMETER) {
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row, const simt::Site& site = simt::Site::current()) {
     simt::ldmatrix<true>(r, row, site);
 }
 
 template <typename T = bf16>
-void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 TEON_SITE_PARAMETER) {
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                  const simt::Site& site = simt::Site::current()) {
     simt::MmaLane lane{d, a, {b0, b1}};
     simt::warp_collective(
         0xffffffffu, lane,
         [](unsigned, simt::Deposits<simt::MmaLane> lanes) {
-            float A[16][16], B[16][8], D[16][8];
+            float A[16][16];
+            float B[16][8];
+            float D[16][8];
             auto element = [](uint32_t bits) {
                 T x;
                 x.bits = static_cast<uint16_t>(bits);
@@ -171,7 +175,8 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
             auto low = [&](uint32_t x) { return element(x); };
             auto high = [&](uint32_t x) { return element(x >> 16); };
             for (int l = 0; l < 32; ++l) {
-                const int g = l / 4, c = 2 * (l % 4);
+                const int g = l / 4;
+                const int c = 2 * (l % 4);
                 const simt::MmaLane& lane = lanes[l];
                 for (int half : {0, 1}) {
                     for (int right : {0, 1}) {
@@ -190,7 +195,8 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
                 }
             }
             for (int l = 0; l < 32; ++l) {
-                const int g = l / 4, c = 2 * (l % 4);
+                const int g = l / 4;
+                const int c = 2 * (l % 4);
                 for (int i = 0; i < 4; ++i) lanes[l].d[i] = D[g + i / 2 * 8][c + i % 2];
             }
         },

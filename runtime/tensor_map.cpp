@@ -15,12 +15,12 @@ namespace {
 
 PFN_cuTensorMapEncodeTiled_v12000 driver_function() {
     void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
+    cudaDriverEntryPointQueryResult result;
 #if CUDART_VERSION >= 12050
     const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
 #else
-    const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+    const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
 #endif
     detail::check_cuda(status, "asking the driver for cuTensorMapEncodeTiled");
     CHECK(function, "the driver has no cuTensorMapEncodeTiled: 12.0 or later is needed");
@@ -34,10 +34,11 @@ TensorMap tensor_map(const bf16* x, int64_t batches, int64_t rows, int64_t colum
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = driver_function();
     static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
     const cuuint64_t extents[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
-                                  static_cast<cuuint64_t>(batches)},
-                     strides[] = {static_cast<cuuint64_t>(row_stride) * sizeof(bf16),
+                                  static_cast<cuuint64_t>(batches)};
+    const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride) * sizeof(bf16),
                                   static_cast<cuuint64_t>(batch_stride) * sizeof(bf16)};
-    const cuuint32_t box[] = {kTensorTileColumns, static_cast<cuuint32_t>(tile_rows), 1}, steps[] = {1, 1, 1};
+    const cuuint32_t box[] = {kTensorTileColumns, static_cast<cuuint32_t>(tile_rows), 1};
+    const cuuint32_t steps[] = {1, 1, 1};
     CUtensorMap map;
     const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16*>(x), extents, strides,
                                    box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -35,7 +35,9 @@ struct TensorTile {
     // first_chunk().
     __device__ __forceinline__ void start_copy(const T* first, int64_t stride, int rows, int columns = COLS) const {
         constexpr int kStep = THREADS / kChunks;  // a multiple of 8: a thread's chunks are kStep * COLS apart
-        const int thread = static_cast<int>(threadIdx.x), row = thread / kChunks, column = thread % kChunks;
+        const int thread = static_cast<int>(threadIdx.x);
+        const int row = thread / kChunks;
+        const int column = thread % kChunks;
         T* const to = chunk(row, column);
         if (column * 8 >= columns) rows = 0;
 #pragma unroll
@@ -99,7 +101,8 @@ struct TensorTile {
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 16 * M * kChunks / 32; ++i) {
-            const int r = i * (32 / kChunks) + lane / kChunks, c = lane % kChunks;
+            const int r = i * (32 / kChunks) + lane / kChunks;
+            const int c = lane % kChunks;
             if (r < rows) store_vec(global + r * stride + c * 8, load_vec<8>(chunk(r, c)));
         }
     }
@@ -112,17 +115,17 @@ template <int M, int N, int K, int UNROLL = (K < 4 ? K : 4), typename T = bf16, 
 __device__ __forceinline__ void tile_multiply(float (&sum)[M][N][4], A a, B b) {
 #pragma unroll UNROLL
     for (int k = 0; k < K; ++k) {
-        uint32_t left[M][4];
+        uint32_t fragments[M][4];
 #pragma unroll
-        for (int m = 0; m < M; ++m) a(left[m], m, k);
+        for (int m = 0; m < M; ++m) a(fragments[m], m, k);
 #pragma unroll
         for (int n = 0; n < N / 2; ++n) {
             uint32_t right[4];
             b(right, n, k);
 #pragma unroll
             for (int m = 0; m < M; ++m) {
-                mma_m16n8k16<T>(sum[m][2 * n], left[m], right[0], right[1]);
-                mma_m16n8k16<T>(sum[m][2 * n + 1], left[m], right[2], right[3]);
+                mma_m16n8k16<T>(sum[m][2 * n], fragments[m], right[0], right[1]);
+                mma_m16n8k16<T>(sum[m][2 * n + 1], fragments[m], right[2], right[3]);
             }
         }
     }

@@ -12,7 +12,9 @@ namespace teon::gpusim {
 namespace {
 
 constexpr int kInvalidValue = 1;  // CUDA_ERROR_INVALID_VALUE
-constexpr uint64_t kAddressUnit = 16, kMostStride = uint64_t{1} << 40, kMostExtent = uint64_t{1} << 32;
+constexpr uint64_t kAddressUnit = 16;
+constexpr uint64_t kMostStride = uint64_t{1} << 40;
+constexpr uint64_t kMostExtent = uint64_t{1} << 32;
 constexpr uint32_t kMostBox = 256;
 
 int refuse(const char* why) {
@@ -59,8 +61,8 @@ int encode_tiled(void* out, int type, uint32_t rank, void* address, const uint64
 
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
                                                         unsigned long long, int* status) {
-    const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
-    *function = known ? reinterpret_cast<void*>(&teon::gpusim::encode_tiled) : nullptr;
-    if (status) *status = known ? 0 : 1;  // cudaDriverEntryPointSymbolNotFound
-    return known ? cudaSuccess : teon::cpu::fail(cudaErrorInvalidValue, symbol);
+    const bool is_known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+    *function = is_known ? reinterpret_cast<void*>(&teon::gpusim::encode_tiled) : nullptr;
+    if (status) *status = is_known ? 0 : 1;  // cudaDriverEntryPointSymbolNotFound
+    return is_known ? cudaSuccess : teon::cpu::fail(cudaErrorInvalidValue, symbol);
 }

@@ -15,14 +15,14 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/counts.h"
-#include "cpu/devices.h"
 #include "cpu/error.h"
-#include "cpu/pages.h"
 #include "cpu/stream.h"
 #include "gpusim/abi/devices.h"
 #include "gpusim/abi/layouts.h"
 #include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
+#include "gpusim/host/environment.h"
+#include "gpusim/host/pages.h"
 #include "gpusim/limits.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/run.h"
@@ -97,7 +97,7 @@ struct Registry {
 const Order& order() {
     static const Order chosen = [] {
         const char* text = std::getenv("SIMT_ORDER");
-        return parse_order(text && *text ? text : "forward");
+        return from_environment([&] { return parse_order(text && *text ? text : "forward"); });
     }();
     return chosen;
 }
@@ -131,31 +131,41 @@ void write_counts() {
 
 Extent3 extent(dim3 d) { return {d.x, d.y, d.z}; }
 
+// Calls f(kernel) for a kernel of the program. No exception must leave a C function: returns it as an error.
+template <typename F>
+cudaError_t with_kernel(const char* what, const void* function, F&& f) {
+    Kernel* const kernel = Registry::get().find(function);
+    if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, fmt::format("{}: no kernel of the program", what));
+    try {
+        return f(*kernel);
+    } catch (const std::exception& error) { return cpu::fail(cudaErrorInvalidDeviceFunction, error.what()); }
+}
+
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
                    const void* const* arguments, bool early) {
-    Kernel* const kernel = Registry::get().find(function);
-    if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, "launch of a kernel that the program does not have");
-    try {
-        const Program& p = kernel->program();
+    bool is_decoded = false;
+    const cudaError_t status = with_kernel("a launch", function, [&](Kernel& kernel) {
+        const Program& p = kernel.program();
         const Launch l = {extent(grid), extent(block), dynamic_shared, early, order()};
+        is_decoded = true;
         ++cpu::counters.launches;
         if (const cudaError_t status = cpu::check_device(stream, p.name.c_str())) return status;
-        if (const cudaError_t status = check_launch(p, device(), kernel->granted(), l)) return status;
+        if (const cudaError_t status = check_launch(p, device(), kernel.granted(), l)) return status;
         return cpu::submit(stream, p.name.c_str(),
-                           [kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments)] {
-                               std::vector<Range> memory = kernel->module->ranges;
-                               for (const auto& [begin, bytes] : cpu::device_allocations(index))
+                           [&kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments)] {
+                               std::vector<Range> memory = kernel.module->ranges;
+                               for (const auto& [begin, bytes] : device_allocations(index))
                                    memory.push_back({begin, begin + bytes});
                                std::sort(memory.begin(), memory.end(),
                                          [](const Range& a, const Range& b) { return a.begin < b.begin; });
-                               KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel->counts;
+                               KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel.counts;
                                run(p, l, parameters, memory, counts);
                                if (counts) ++counts->launches;
                            });
-    } catch (const std::exception& error) {
-        cpu::fail_device(cudaErrorInvalidDeviceFunction, error.what());
-        return cpu::fail(cudaErrorInvalidDeviceFunction, error.what());
-    }
+    });
+    // Programs check launches late: a kernel that cannot be decoded is an error of the device.
+    if (status != cudaSuccess && !is_decoded) cpu::fail_device(status, cudaGetErrorString(status));
+    return status;
 }
 
 struct Configuration {
@@ -245,33 +255,34 @@ cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* functi
 }
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-    Kernel* const kernel = Registry::get().find(function);
-    if (!kernel) return fail(cudaErrorInvalidDeviceFunction, "cudaFuncSetAttribute: no kernel of the program");
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
-        return fail(cudaErrorInvalidValue,
-                    fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
-    const size_t most = most_dynamic_shared(kernel->program(), device());
-    if (value < 0 || static_cast<size_t>(value) > most)
-        return fail(cudaErrorInvalidValue, fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
-                                                       kernel->program().name, value, most));
-    kernel->asked = static_cast<size_t>(value);
-    return device_error();
+    return with_kernel("cudaFuncSetAttribute", function, [&](Kernel& kernel) {
+        if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+            return fail(cudaErrorInvalidValue,
+                        fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
+        const size_t limit = most_dynamic_shared(kernel.program(), device());
+        if (value < 0 || static_cast<size_t>(value) > limit)
+            return fail(cudaErrorInvalidValue,
+                        fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
+                                    kernel.program().name, value, limit));
+        kernel.asked = static_cast<size_t>(value);
+        return device_error();
+    });
 }
 
 cudaError_t cudaFuncGetAttributes(void* attributes, const void* function) {
-    Kernel* const kernel = Registry::get().find(function);
-    if (!kernel) return fail(cudaErrorInvalidDeviceFunction, "cudaFuncGetAttributes: no kernel of the program");
-    const Program& p = kernel->program();
-    struct {
-        size_t sharedSizeBytes, localSizeBytes;
-        int maxThreadsPerBlock, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
-    } a = {p.static_shared,  p.local_bytes,       p.max_threads ? p.max_threads : 1024,
-           p.module->target, device().capability, static_cast<int>(kernel->granted())};
-    std::memset(attributes, 0, kFunctionAttributesBytes);
+    return with_kernel("cudaFuncGetAttributes", function, [&](Kernel& kernel) {
+        const Program& p = kernel.program();
+        struct {
+            size_t sharedSizeBytes, localSizeBytes;
+            int maxThreadsPerBlock, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
+        } a = {p.static_shared,  p.local_bytes,       p.max_threads ? p.max_threads : 1024,
+               p.module->target, device().capability, static_cast<int>(kernel.granted())};
+        std::memset(attributes, 0, kFunctionAttributesBytes);
 #define TEON_PUT(member, type, offset) put<type>(attributes, offset, a.member);
-    TEON_FUNCTION_ATTRIBUTES(TEON_PUT)
+        TEON_FUNCTION_ATTRIBUTES(TEON_PUT)
 #undef TEON_PUT
-    return cudaSuccess;
+        return cudaSuccess;
+    });
 }
 
 }  // extern "C"

@@ -129,16 +129,16 @@ void check(const Case& c, uint64_t seed) {
         const auto old = doubles(d.take(before, i));
         const auto product = matmul_oracle(x, y, c.M, c.N, c.K, c.trans_a, c.trans_b);
         const auto sizes = matmul_oracle(magnitudes(x), magnitudes(y), c.M, c.N, c.K, c.trans_a, c.trans_b);
-        const auto found = doubles(d.take(C, i));
-        for (size_t j = 0; j < found.size(); ++j) {
+        const auto result = doubles(d.take(C, i));
+        for (size_t j = 0; j < result.size(); ++j) {
             const double added =
                 (c.accumulate ? old[j] : 0.0) + (c.bias ? static_cast<double>(static_cast<float>(bias[j % c.N])) : 0.0);
             const double alpha = static_cast<double>(c.alpha);
             const double expected = alpha * product[j] + added;
             const double tolerance = kSumRoundings * kUnitRoundoff<float> * (2 * alpha * sizes[j] + std::abs(added)) +
                                      kUnitRoundoff<TC> * std::abs(expected) + kUnderflow<TC>;
-            if (std::abs(found[j] - expected) <= tolerance) continue;
-            FAIL(text_of(c) << ": matrix " << i << ", element (" << j / c.N << ", " << j % c.N << ") is " << found[j]
+            if (std::abs(result[j] - expected) <= tolerance) continue;
+            FAIL(text_of(c) << ": matrix " << i << ", element (" << j / c.N << ", " << j % c.N << ") is " << result[j]
                             << " instead of " << expected);
         }
     }

@@ -29,7 +29,8 @@ int thread_id() { return static_cast<int>(threadIdx.x); }
 
 // --- faulty kernels; constants hold the lines that the messages must name -----------------------------------------
 
-constexpr int kBarrierA = __LINE__ + 4, kBarrierB = kBarrierA + 2;
+constexpr int kBarrierA = __LINE__ + 5;
+constexpr int kBarrierB = kBarrierA + 2;
 __global__ void divergent_barriers_kernel(int where) {
     __syncthreads();
     if (thread_id() < where) {
@@ -39,7 +40,8 @@ __global__ void divergent_barriers_kernel(int where) {
     }
 }
 
-constexpr int kShuffleA = __LINE__ + 3, kShuffleB = kShuffleA + 2;
+constexpr int kShuffleA = __LINE__ + 4;
+constexpr int kShuffleB = kShuffleA + 2;
 __global__ void divergent_shuffles_kernel(int* out) {
     if (thread_id() % 32 < 16) {
         out[thread_id()] = __shfl_xor_sync(kFull, 1, 1);
@@ -51,7 +53,8 @@ __global__ void divergent_shuffles_kernel(int* out) {
 constexpr int kMasks = __LINE__ + 1;
 __global__ void different_masks_kernel() { __syncwarp(thread_id() == 5 ? 0x0000003fu : kFull); }
 
-constexpr int kLaneBarrier = __LINE__ + 3, kLaneShuffle = kLaneBarrier + 2;
+constexpr int kLaneBarrier = __LINE__ + 4;
+constexpr int kLaneShuffle = kLaneBarrier + 2;
 __global__ void lane_at_barrier_kernel(int lane) {
     if (thread_id() == lane) {
         __syncthreads();
@@ -75,7 +78,8 @@ __global__ void incomplete_block_sum_kernel(float* out) {
     out[thread_id()] = block_sum(1.0f);
 }
 
-constexpr int kWarpHere = __LINE__ + 3, kBarrierThere = kWarpHere + 2;
+constexpr int kWarpHere = __LINE__ + 4;
+constexpr int kBarrierThere = kWarpHere + 2;
 __global__ void warp_against_barrier_kernel() {
     if (thread_id() == 40) {
         __syncwarp();

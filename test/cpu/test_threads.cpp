@@ -33,7 +33,7 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 // Returns whether parallel_for(n, chunk) runs each index once.
 bool each_once(int64_t n, int64_t chunk) {
     const auto times = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(n));
-    parallel_for(n, chunk, [&](int64_t i) { times[i]++; });
+    parallel_for(n, chunk, [&](int64_t i) { ++times[i]; });
     for (int64_t i = 0; i < n; ++i)
         if (times[i] != 1) return false;
     return true;
@@ -105,7 +105,8 @@ TEST_CASE("cpu/threads: concurrent loops of several threads all finish") {
     std::thread a(loops);
     std::thread b(loops);
     loops();
-    a.join(), b.join();
+    a.join();
+    b.join();
     REQUIRE(sum == 3 * 2000 * 190);
 }
 

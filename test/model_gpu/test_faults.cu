@@ -1,6 +1,6 @@
 // Plants faults of host code that a GPU would show rarely or not at all into small functions that work like the
 // trainer's. On the modelled GPU each fault must cause the expected error, and the same function without the fault must
-// pass in every order. (Faults in kernels: test/gpusim/plant_faults.py.)
+// pass in every order. (Faults in kernels: gpusim/test/plant_faults.py.)
 //
 // A function that cannot continue after its fault runs in a process of its own: this program with TEON_FAULT=name.
 #include <cuda_runtime.h>

@@ -47,6 +47,8 @@ class CheckLayers(unittest.TestCase):
             ({"model/head.h": "", "optim/lion.cpp": '#include "model/head.h"\n'},
              "optim/lion.cpp:1: includes model/head.h; of model/, optim/ may include "
              "param_table param_layout param_store model only"),
+            ({"gpusim/run.cpp": '#include "gpusim/test/a.h"\n', "gpusim/test/a.h": '#include "test/support/skip.h"\n'},
+             "gpusim/run.cpp:1: includes gpusim/test/a.h; gpusim/ may include base cpu only"),
             ({"train/loop.cpp": "// by cudaMemcpy\n"},
              "train/loop.cpp:1: names a backend outside runtime/, cpu/ and gpusim/: // by cudaMemcpy"),
             ({"kernels/relu.cu": "#ifdef X\n#elif defined(TEON_CUDA)\n#endif\n"},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants faults in the PTX of a program that nvcc built, one at a time, and checks that the modelled GPU finds each.
 
-    LD_LIBRARY_PATH=build/model-gpu test/gpusim/plant_faults.py build/cuda-model/tests [WORD]
+    LD_LIBRARY_PATH=build/model-gpu gpusim/test/plant_faults.py build/cuda-model/tests [WORD]
 
 With WORD, plants only the faults whose row contains it.
 
@@ -82,6 +82,7 @@ KINDS = {
 
 RACE, EARLY, UNWRITTEN = "a race", "before griddepcontrol.wait", "which nothing has written"
 COPYING, BEYOND, ALIGNED = "which cp.async still writes", "of an allocation of", "is not a multiple of"
+NOTED = {"no fence of mbarriers"}  # the model only notes these, because published kernels rely on them
 UNFENCED, UNENDED = "written since the last wgmma.fence", "no wgmma.wait_group has ended"
 SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  # a test's comparison
 # Replaces the n-th match of this kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
@@ -231,7 +232,8 @@ def found(program, fault):
             run.communicate()
             return False, f"no end within {TIMEOUT_S} s"
     # Catch2 breaks lines anywhere, so whitespace is ignored.
-    return run.returncode != 0 and "".join(fault.words.split()) in "".join(output.split()), output
+    failed = run.returncode != 0 or fault.kind in NOTED
+    return failed and "".join(fault.words.split()) in "".join(output.split()), output
 
 
 def main():

@@ -45,7 +45,8 @@ public:
     // Runs the kernel with `out` initialized to the values of `in`, and returns `out`.
     std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts = nullptr) const {
         std::vector<uint32_t> out = in;
-        const void *out_address = out.data(), *in_address = in.data();
+        const void* out_address = out.data();
+        const void* in_address = in.data();
         TensorMap map = map_;
         map.address = reinterpret_cast<uintptr_t>(in.data());
         const void* arguments[] = {&out_address, &in_address, &map};

@@ -1,7 +1,8 @@
 // Tests of mbarriers, named barriers, tensor copies and warpgroup products (sm_90a), and of their checks.
+#include <algorithm>
 #include <bit>
 
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 using namespace teon::test;
@@ -62,9 +63,12 @@ TensorMap rows_of_64(uint32_t extent, uint32_t rows, uint16_t swizzle) {
     map.rank = 2;
     map.element_bytes = 2;
     map.swizzle_bytes = swizzle;
-    map.strides[0] = 2, map.strides[1] = 128;
-    map.extents[0] = 64, map.extents[1] = extent;
-    map.box[0] = 64, map.box[1] = rows;
+    map.strides[0] = 2;
+    map.strides[1] = 128;
+    map.extents[0] = 64;
+    map.extents[1] = extent;
+    map.box[0] = 64;
+    map.box[1] = rows;
     return map;
 }
 // Thread 0 copies `rows` rows, from row `first` on, to byte 1024 of the buffer.
@@ -75,6 +79,12 @@ std::string copy_rows(int rows, int first = 0, int expected = -1) {
         "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%d5, {{%r4, %r5}}], "
         "[%r1];",
         first, expected < 0 ? 128 * rows : expected);
+}
+
+// Returns whether the model has noted such a text.
+bool has_note(const std::string& text) {
+    const std::vector<std::string> all = notes();
+    return std::any_of(all.begin(), all.end(), [&](const std::string& one) { return contains(one, text); });
 }
 
 uint32_t two_bf16(int a, int b) {
@@ -137,8 +147,8 @@ TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phas
 }
 
 TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
-    const std::string own = "mov.u32 %r1, buffer; setp.lt.u32 %p1, %r0, 32;" + kOwn;
-    const std::string store = own + "@%p1 bra $read; st.shared.u32 [%r2], %r0;";
+    const std::string addresses = "mov.u32 %r1, buffer; setp.lt.u32 %p1, %r0, 32;" + kOwn;
+    const std::string store = addresses + "@%p1 bra $read; st.shared.u32 [%r2], %r0;";
     const std::string load = "ld.shared.u32 %r4, [%r2+128];";
     check({{"both wait", store + "bar.sync 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
            {"one arrives", store + "bar.arrive 1, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:", ""},
@@ -148,7 +158,7 @@ TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
             "a race"},
            {"another barrier", store + "bar.sync 2, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:",
             "waits for ever: too few threads"},
-           {"too many", own + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},
+           {"too many", addresses + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},
            {"counts differ",
             store + "bar.sync 1, 64; bra $end; $read: bar.sync 1, 96; $end:", "threads at barrier 1, but"}});
 }
@@ -194,11 +204,11 @@ TEST_CASE("gpusim/asynchronous: checks of copies") {
            {"does not", with_mbarrier(1) + copy_rows(16) + read, "of shared memory, which"},
            {"fewer bytes come", with_mbarrier(1) + copy_rows(16, 0, 4096) + wait(), "0 of 1 arrivals and 2048 bytes"},
            {"more bytes come", with_mbarrier(1) + copy_rows(16, 0, 1024) + wait(), "0 of 1 arrivals and -1024 bytes"},
-           {"no fence", with_mbarrier(1, "mov.u32 %r9, 0;") + copy_rows(16) + wait(),
-            "stored without fence.proxy.async after it"},
+           {"no fence", with_mbarrier(1, "mov.u32 %r9, 0;") + copy_rows(16) + wait() + read, ""},
            {"onto what is read", with_mbarrier(1) + kOwn + "st.shared.u32 [%r2+1024], 1;" + copy_rows(16) + wait(),
             "a race", 128}},
           map);
+    REQUIRE(has_note("stored without fence.proxy.async after it"));
     check(
         {{"beyond the allocation", with_mbarrier(1) + copy_rows(16, 240) + wait(), "of an allocation of 32768 bytes"}},
         rows_of_64(300, 32, 128));
@@ -207,6 +217,14 @@ TEST_CASE("gpusim/asynchronous: checks of copies") {
         none.magic = 0;
         return none;
     }());
+}
+
+TEST_CASE("gpusim/asynchronous: named barriers order reads of several warps before a write") {
+    const std::string meet = "bar.sync 1, 64;";
+    const std::string begin = "mov.u32 %r1, buffer; setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [%r1], 5;" + meet +
+                              "ld.shared.u32 %r4, [%r1]; setp.eq.u32 %p2, %r0, 32;";
+    const std::string write = "@%p2 st.shared.u32 [%r1], 6;";
+    check({{"with a barrier", begin + meet + write, ""}, {"without", begin + write, "a race"}});
 }
 
 namespace {
@@ -225,8 +243,9 @@ std::string product(int N, const std::string& a, int trans_b, const std::string&
 const std::string kDescriptors =
     "add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d6, %r6; or.b64 %d6, %d6, 0x4000004000000000;"
     "add.s64 %d7, %d6, 512;";
-const std::string kFence = "wgmma.fence.sync.aligned;", kCommit = "wgmma.commit_group.sync.aligned;",
-                  kWait = "wgmma.wait_group.sync.aligned 0;";
+const std::string kFence = "wgmma.fence.sync.aligned;";
+const std::string kCommit = "wgmma.commit_group.sync.aligned;";
+const std::string kWait = "wgmma.wait_group.sync.aligned 0;";
 
 }  // namespace
 
@@ -281,6 +300,15 @@ TEST_CASE("gpusim/asynchronous: checks of wgmma") {
     const std::string mma = product(8, "%d6", 0, "0");
     const std::string use = "add.f32 %f9, %f0, %f1;";
     const std::string from_registers = product(8, "{%r20, %r21, %r22, %r23}", 0, "0");
+    // Warps 0 to 3 (%p4) multiply; warp 4 then overwrites A.
+    const std::string release =
+        "setp.lt.u32 %p4, %r0, 128; add.u32 %r30, %r1, 8; @%p0 mbarrier.init.shared::cta.b64 [%r30], 1;"
+        "@%p0 fence.mbarrier_init.release.cluster; bar.sync 0;";
+    const std::string begin_products = copy_rows(80) + kDescriptors + wait() + kFence;
+    const std::string arrive = "mbarrier.arrive.shared::cta.b64 _, [%r30];";
+    const std::string released =
+        "$released: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r30], 0; @!%p5 bra $released;";
+    const std::string overwrite = "shl.b32 %r31, %r0, 2; add.u32 %r31, %r31, %r1; st.shared.u32 [%r31+640], 1;";
     check({{"right", ready + mma + kCommit + kWait + use, "", 128},
            {"not there yet", begin + kFence + mma + kCommit + kWait, "of shared memory, which", 128},
            {"no fence", begin + wait() + mma + kCommit + kWait, "written since the last wgmma.fence", 128},
@@ -302,8 +330,7 @@ TEST_CASE("gpusim/asynchronous: checks of wgmma") {
             "", 128},
            {"on one path", ready + mma + kCommit + "@%p1 bra $skip;" + kWait + "$skip:" + use,
             "that no wgmma.wait_group has ended", 128},
-           {"a row of eight", ready + "add.s64 %d6, %d6, 8;" + mma + kCommit + kWait, "not in the first of eight rows",
-            128},
+           {"a row of eight", ready + "add.s64 %d6, %d6, 8;" + mma + kCommit + kWait, "", 128},
            {"not swizzled", ready + "and.b64 %d6, %d6, 0x3fffffffffffffff;" + mma, "is not swizzled", 128},
            {"lost bits", ready + "or.b64 %d6, %d6, 0x4000;" + mma, "has bits that mean nothing", 128},
            {"lanes differ", ready + "cvt.u64.u32 %d9, %r0; add.s64 %d6, %d6, %d9;" + mma, "than lane 0's", 128},
@@ -314,8 +341,22 @@ TEST_CASE("gpusim/asynchronous: checks of wgmma") {
             "another warp of the warpgroup", 128},
            {"overwritten", ready + mma + kCommit + "bar.sync 0;" + kOwn + "st.shared.u32 [%r2+1024], 1;" + kWait,
             "which wgmma of warp", 128},
-           {"overwritten before others end",
-            ready + mma + kCommit + kWait + kOwn + "st.shared.u32 [%r2+1024], 1; fence.proxy.async;", "a race", 128},
+           {"overwritten before others have waited, but after the warpgroup's products ended",
+            ready + mma + kCommit + kWait + kOwn + "st.shared.u32 [%r2+1024], 1; fence.proxy.async;", "", 128},
+           {"one thread of the warpgroup releases the buffer",
+            with_mbarrier(1) + release + "@!%p4 bra $other;" + begin_products + mma + kCommit + kWait +
+                "setp.eq.u32 %p3, %r0, 96; @%p3 " + arrive + "bra.uni $end; $other:" + released + overwrite + "$end:",
+            "", 160},
+           {"a thread releases it without a wait",
+            with_mbarrier(1) + release + "@!%p4 bra $other;" + begin_products + mma + kCommit +
+                "setp.eq.u32 %p3, %r0, 96; @%p3 " + arrive + kWait + "bra.uni $end; $other:" + released + overwrite +
+                "$end:",
+            "which wgmma of warp", 160},
+           {"it is released by a group that may still be in flight",
+            with_mbarrier(1) + release + "@!%p4 bra $other;" + begin_products + mma + kCommit +
+                "wgmma.wait_group.sync.aligned 1; setp.eq.u32 %p3, %r0, 96; @%p3 " + arrive + kWait +
+                "bra.uni $end; $other:" + released + overwrite + "$end:",
+            "which wgmma of warp", 160},
            {"overwritten afterwards",
             ready + mma + kCommit + kWait + "bar.sync 0;" + kOwn + "st.shared.u32 [%r2+1024], 1;", "", 128},
            {"copied onto", ready + mma + kCommit + "bar.sync 0;" + copy_rows(80) + kWait, "which wgmma of warp", 128},
@@ -328,4 +369,5 @@ TEST_CASE("gpusim/asynchronous: checks of wgmma") {
            {"stored without a barrier",
             ready + kOwn + "st.shared.u32 [%r2+1024], 1; fence.proxy.async;" + mma + kCommit + kWait, "a race", 128}},
           map);
+    REQUIRE(has_note("not in the first of eight rows"));
 }

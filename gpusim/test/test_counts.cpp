@@ -1,7 +1,7 @@
 // Counts of instructions and of memory accesses, compared with those that follow from the kernel's text.
 #include "base/check.h"
 #include "gpusim/opcodes.h"
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 namespace teon::test {

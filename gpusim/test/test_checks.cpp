@@ -1,7 +1,7 @@
 // Tests that each check of the modelled GPU finds its fault and names the place, and passes a correct kernel.
 #include "cpu/error.h"
 #include "gpusim/limits.h"
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 using namespace teon::test;
@@ -118,8 +118,14 @@ TEST_CASE("gpusim/checks: asynchronous copies") {
 
 TEST_CASE("gpusim/checks: masks, collectives and barriers that miss lanes") {
     const std::string odd = "and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 1;";
-    check({{"missing lanes",
-            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, -1; $end:", "names lane 1, which has returned"},
+    check({{"a missing lane", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1; $end:",
+            "lane 1, which is not in the mask or"},
+           {"lanes of the mask that have returned, and are not read",
+            odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, -1; bar.warp.sync -1;"
+                  "vote.sync.all.pred %p2, %p1, -1; $end:",
+            ""},
+           {"lanes that the block does not have", "shfl.sync.up.b32 %r2, %r0, 1, 0, -1;", "", 40},
+           {"lanes that return later", odd + "bar.warp.sync -1; @%p1 bra $end; bar.warp.sync -1; $end:", "", 40},
            {"own mask", odd + "shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555;", "not in its own mask"},
            {"their mask", odd + "@%p1 bra $end; shfl.sync.bfly.b32 %r2, %r0, 2, 31, 0x55555555; $end:", ""},
            {"reads outside",
@@ -156,9 +162,9 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
     const PtxKernel both("mov.u32 %r9, fixed;" + kOwn, arrays);
     const PtxKernel large("mov.u32 %r9, fixed;", ".shared .align 4 .b8 fixed[65536];");
     const size_t unasked = unasked_dynamic_shared(both.program());
-    const size_t most = most_dynamic_shared(both.program(), device);
+    const size_t limit = most_dynamic_shared(both.program(), device);
     REQUIRE(unasked == 47 * 1024);
-    REQUIRE(most == 162 * 1024);
+    REQUIRE(limit == 162 * 1024);
     struct Case {
         const PtxKernel& kernel;
         Extent3 grid, block;
@@ -174,8 +180,8 @@ TEST_CASE("gpusim/checks: launches that a device does not take") {
                           {small, {1, 1, 1}, {1, 1, 65}, 0, 0, "a block of 1 x 1 x 65 threads"},
                           {both, {1, 1, 1}, {32, 1, 1}, unasked, unasked, ""},
                           {both, {1, 1, 1}, {32, 1, 1}, unasked + 1, unasked, "were granted"},
-                          {both, {1, 1, 1}, {32, 1, 1}, most, most, ""},
-                          {both, {1, 1, 1}, {32, 1, 1}, most + 1, most + 1, "beside 1000 static ones"},
+                          {both, {1, 1, 1}, {32, 1, 1}, limit, limit, ""},
+                          {both, {1, 1, 1}, {32, 1, 1}, limit + 1, limit + 1, "beside 1000 static ones"},
                           {large, {1, 1, 1}, {32, 1, 1}, 0, 0, "65536 bytes of static shared memory"}}) {
         Launch launch;
         launch.grid = c.grid;

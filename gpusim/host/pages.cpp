@@ -1,4 +1,4 @@
-#include "cpu/pages.h"
+#include "gpusim/host/pages.h"
 
 #include <execinfo.h>
 #include <sys/mman.h>
@@ -18,8 +18,15 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/error.h"
+#include "cpu/hardware.h"
+#include "cpu/system_memory.h"
 
-namespace teon::cpu {
+namespace teon::gpusim {
+
+using cpu::fail;
+using cpu::fail_device;
+using cpu::kAlignment;
+using cpu::kNaN;
 
 namespace {
 
@@ -92,22 +99,22 @@ public:
             fail_device(cudaErrorIllegalAddress, words);
         }
         freed_.insert(live_.extract(it));
-        return device_error();
+        return cpu::device_error();
     }
 
     Memory kind(const void* p, size_t bytes, std::string& why) {
         const std::lock_guard lock(mutex_);
         const uintptr_t at = reinterpret_cast<uintptr_t>(p);
-        if (const auto* found = find(live_, at, bytes)) {
-            if (!found->second.contains(found->first, at, bytes))
-                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - found->first,
-                                  found->second.bytes);
-            return found->second.kind;
+        if (const auto* entry = find(live_, at, bytes)) {
+            if (!entry->second.contains(entry->first, at, bytes))
+                why = fmt::format("{} bytes at byte {} of an allocation of {}", bytes, at - entry->first,
+                                  entry->second.bytes);
+            return entry->second.kind;
         }
-        if (const auto* found = find(freed_, at, bytes)) {
+        if (const auto* entry = find(freed_, at, bytes)) {
             why =
-                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - found->first, found->second.bytes);
-            return found->second.kind;
+                fmt::format("{} bytes at byte {} of {} that were freed", bytes, at - entry->first, entry->second.bytes);
+            return entry->second.kind;
         }
         return Memory::pageable;
     }
@@ -245,14 +252,11 @@ private:
 }  // namespace
 
 bool dry_run() {
-    static const bool on = kModelGpu && std::string(std::getenv("CUDA_DRY") ? std::getenv("CUDA_DRY") : "0") != "0";
+    static const bool on = [] {
+        const char* text = std::getenv("CUDA_DRY");
+        return text && std::string(text) != "0";
+    }();
     return on;
-}
-
-void DeviceAccess::open() { Pages::get().open(); }
-void DeviceAccess::close() noexcept { Pages::get().close(); }
-void open_device_memory_to_this_thread() {
-    if (kModelGpu) Pages::get().open_to_this_thread();
 }
 
 std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
@@ -262,8 +266,18 @@ std::vector<std::pair<uintptr_t, size_t>> device_allocations(int device) {
 void* allocate_pages(size_t bytes, Memory kind, int device) { return Pages::get().allocate(bytes, kind, device); }
 cudaError_t release_pages(const char* what, void* p, bool pinned) { return Pages::get().release(what, p, pinned); }
 
-Memory memory_kind(const void* p, size_t bytes, std::string& why) {
-    return kModelGpu ? Pages::get().kind(p, bytes, why) : Memory::pageable;
+Memory memory_kind(const void* p, size_t bytes, std::string& why) { return Pages::get().kind(p, bytes, why); }
+
+}  // namespace teon::gpusim
+
+namespace teon::cpu {
+
+bool is_device_memory(const void* p, size_t bytes, std::string& why) {
+    return gpusim::memory_kind(p, bytes, why) == gpusim::Memory::device;
 }
+
+DeviceAccess::DeviceAccess() { gpusim::Pages::get().open(); }
+DeviceAccess::~DeviceAccess() { gpusim::Pages::get().close(); }
+void begin_device_thread() { gpusim::Pages::get().open_to_this_thread(); }
 
 }  // namespace teon::cpu

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "test/gpusim/ptx_kernel.h"
+#include "gpusim/test/ptx_kernel.h"
 #include "test/support/catch.h"
 
 using namespace teon::test;
