@@ -86,14 +86,6 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
     }
 }
 
-// ---- weight decay -------------------------------------------------------------------------------
-
-// The factor by which weight decay multiplies weight x, from which the update subtracts delta: `keep`, but `against` if
-// the update moves x away from zero. Cautious decay (Chen et al., arXiv 2510.12402) sets `against` to 1.
-__device__ __forceinline__ float kept(float x, float delta, float keep, float against) {
-    return delta * x < 0.0f ? against : keep;
-}
-
 // ---- rows ---------------------------------------------------------------------------------------
 
 // kLanes threads (a warp, or one thread) process a row, kWidth elements at a time. If kHeld > 0, each lane can hold its

@@ -27,7 +27,7 @@ struct ElementUpdate {
     const float* grad;
     const StepControl* control;
     int64_t n;
-    ElementStep step;
+    UpdateRate rate;
 };
 // Updates each element independently, so that parameters can be divided among ranks at any element.
 struct ElementRule {
@@ -42,7 +42,8 @@ struct ElementRule {
 struct StateShape {
     std::string_view name;
     int rows, cols;
-    int64_t stride() const;  // elements from this tensor to the next, which is aligned
+    bool may_be_absent = false;  // from checkpoints of version 0.2.0; then zero
+    int64_t stride() const;      // elements from this tensor to the next, which is aligned
 };
 
 // Updates the stacks of the plan that this rank owns.

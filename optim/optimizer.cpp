@@ -86,16 +86,14 @@ struct Optimizer::Impl {
     void step_elements(ParamStore& params, const StepControl* control, const Stream& stream) const {
         for (const RunState& s : runs) {
             if (s.size == 0) continue;
-            // Weight decay uses the learning rate without the role's factor.
-            const float decay =
-                s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
+            const float weight_decay = s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) : 0.0f;
             ElementUpdate u{.master = params.masters().at<float>(s.offset),
                             .work = params.work_copy_at(s.offset),
                             .state = {},
                             .grad = params.sums().at<float>(s.offset),
                             .control = control,
                             .n = s.size,
-                            .step = {options.adamw_lr, s.run.lr_scale, decay, options.cautious_weight_decay}};
+                            .rate = {options.adamw_lr, s.run.lr_scale, weight_decay, options.cautious_weight_decay}};
             for (const auto& state : s.state) u.state.push_back(state.data());
             info.elements->update(u, options, stream);
         }
@@ -204,7 +202,8 @@ std::vector<StateTensor> Optimizer::state() {
                                    row,
                                    0,
                                    data ? size : 0,
-                                   {{0, size, self.ownership.placement().owner[s]}}});
+                                   {{0, size, self.ownership.placement().owner[s]}},
+                                   shape.may_be_absent});
             }
         }
     }

@@ -23,7 +23,8 @@ struct StateTensor {
     int rows, cols;    // as stored
     int param;         // row of the ParamTable
     int64_t begin, end;
-    std::vector<Part> parts;  // the elements of each rank
+    std::vector<Part> parts;     // the elements of each rank
+    bool may_be_absent = false;  // StateShape's
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
 };
 int64_t elements_of(const std::vector<StateTensor>& tensors);

@@ -110,6 +110,13 @@ bool all_aligned(const StackGroup& group, const MatrixSetup& setup) {
     return true;
 }
 
+UpdateRate rate_of(const Stack& stack, const ParamRow& row, const OptimizerOptions& options) {
+    return {.lr = options.lr,
+            .lr_scale = static_cast<float>(update_scale(stack, options)),
+            .weight_decay = row.decay ? options.weight_decay : 0.0f,
+            .cautious = options.cautious_weight_decay};
+}
+
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     const Stream& stream = setup.context.stream;
     const bool aligned = all_aligned(group, setup);
@@ -121,7 +128,6 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     std::vector<Slice> slices;
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
-        const float step = static_cast<float>(step_factor(stack, setup.options));
         for (int head = 0; head < stack.heads; ++head)
             for (int row : stack.rows) {
                 const ParamRow& r = setup.table[row];
@@ -133,8 +139,8 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
                 const std::vector<int64_t>& at = setup.at[row];
                 const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
                 const int64_t of_head = head * size;
-                slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head, step,
-                                  r.decay ? setup.options.weight_decay : 0.0f, neurons});
+                slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head,
+                                  rate_of(stack, r, setup.options), neurons});
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
@@ -227,8 +233,7 @@ private:
                           options_.update_rms > 0, stream);
             rows = neurons_.data();
         }
-        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, options_.lr, stream,
-                    rows, options_.cautious_weight_decay);
+        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, stream, rows);
     }
 
     const ParamTable& table_;

@@ -10,7 +10,7 @@
 // its own bases, and Adam would amplify the rounding errors off the diagonal; the rate has Adam's bias corrections, so
 // that eps is added to the uncorrected root; and before new eigenvectors replace the old ones, V is ordered by the old
 // ones' parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their
-// second moments (SoapNull): rounding decides their directions, and must not decide steps. Sides longer than
+// second moments (SoapShared): rounding decides their directions, and must not decide steps. Sides longer than
 // soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <fmt/ranges.h>
 
@@ -18,6 +18,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/fill.h"
 #include "kernels/soap.h"
 #include "optim/methods.h"
 #include "optim/placement.h"
@@ -39,8 +40,11 @@ std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow
     const int m = row.logical_rows;
     const int n = row.logical_cols;
     std::vector<StateShape> state = {{"m", m, n}, {"v", m, n}};
-    if (has_basis(options, m)) state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}});
-    if (has_basis(options, n)) state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}});
+    // shared: how many eigenvectors share second moments. Version 0.2.0 had no such eigenvectors.
+    if (has_basis(options, m))
+        state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}, {"left_shared", 1, 1, true}});
+    if (has_basis(options, n))
+        state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}, {"right_shared", 1, 1, true}});
     return state;
 }
 
@@ -71,20 +75,30 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
     return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
 }
 
-// A side's factor and eigenvectors (side x side); nullptr for the standard basis.
+constexpr int kNotRead = -1;
+
+// A side's factor and eigenvectors (size x size); nullptr for the standard basis.
 struct Side {
-    float *factor = nullptr, *basis = nullptr;
     int size = 0;
-    int null = 0;  // eigenvectors that share their second moments, the first ones
+    float* factor = nullptr;
+    float* basis = nullptr;
+    float* shared_state = nullptr;  // `shared` in the state, 0 before the first eigenvectors
+    int shared = 0;  // eigenvectors that share their second moments, the first ones; kNotRead: read shared_state
 };
 
 struct SoapMatrix {
     const ParamRow* row;
-    float step;  // factor of the learning rate
+    UpdateRate rate;
     float *m, *v;
     Side left, right;
-    bool null_known = false;  // else `null` of both sides is read from v's signs, after a checkpoint was loaded
 };
+
+UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options) {
+    return {.lr = options.lr,
+            .lr_scale = lr_scale_of(row.role, options),
+            .weight_decay = row.decay ? options.weight_decay : 0.0f,
+            .cautious = options.cautious_weight_decay};
+}
 
 class SoapUpdater : public MatrixUpdater {
 public:
@@ -101,11 +115,12 @@ public:
                 size_t next = 0;
                 auto take = [&] { return setup.state + at[next++]; };
                 auto take_side = [&](int size) {
-                    Side side{.size = size};
-                    if (has_basis(options_, size)) side.factor = take(), side.basis = take();
-                    return side;
+                    if (!has_basis(options_, size)) return Side{.size = size};
+                    float* factor = take();
+                    float* basis = take();
+                    return Side{size, factor, basis, take(), kNotRead};
                 };
-                SoapMatrix matrix{&row, lr_scale_of(row.role, options_), take(), take(), {}, {}, false};
+                SoapMatrix matrix{&row, rate_of(row, options_), take(), take(), {}, {}};
                 matrix.left = take_side(row.logical_rows);
                 matrix.right = take_side(row.logical_cols);
                 matrices_.push_back(matrix);
@@ -124,17 +139,23 @@ public:
         download(&now, control, 1, context.stream);
         context.stream.synchronize();
         if (now.skip == 0)
-            for (SoapMatrix& matrix : matrices_) step(matrix, params, now, context);
+            for (SoapMatrix& matrix : matrices_) update(matrix, params, control, now, context);
         exchange(updated_);
     }
 
     bool step_waits() const override { return true; }
 
 private:
-    void step(SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
+    // now: control's content.
+    void update(SoapMatrix& x, ParamStore& params, const StepControl* control, const StepControl& now,
+                Context& context) {
         const int updates = now.updates - 1;  // not counting the first
         const float* grad = params.sums().at<float>(x.row->offset);
-        if (updates > 0) move_weights(x, params, grad, now, updates, context);
+        if (updates > 0) {
+            const float* direction = update_moments(x, grad, now, updates, context);
+            soap_apply(params.masters().at<float>(x.row->offset), params.work_copy_at(x.row->offset), direction,
+                       x.left.size, x.right.size, x.row->cols, x.rate, control, context.stream);
+        }
         // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
         const int m = x.left.size;
         const int n = x.right.size;
@@ -161,53 +182,39 @@ private:
                           fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, left ? "left" : "right"),
                           context);
         }
-        if (updates % options_.soap_frequency != 0) return;
-        soap_mark_null(x.v, null_of(x), m, n, context.stream);
-        x.null_known = true;
     }
 
-    void move_weights(SoapMatrix& x, ParamStore& params, const float* grad, const StepControl& now, int updates,
-                      Context& context) {
-        const ParamRow& row = *x.row;
+    // Returns the direction of the update (m x n) after the moments' update.
+    const float* update_moments(SoapMatrix& x, const float* grad, const StepControl& now, int updates,
+                                Context& context) {
         const OptimizerOptions& o = options_;
         const int m = x.left.size;
         const int n = x.right.size;
         const Stream& stream = context.stream;
         float* g = scratch_[0].data();
         float* moment = scratch_[1].data();
-        soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
-        change_basis(g, mat(grad, row.cols), x, true, context);
+        soap_momentum(x.m, grad, m, n, x.row->cols, now.scale, o.beta1, stream);
+        change_basis(g, mat(grad, x.row->cols), x, true, context);
         change_basis(moment, mat(x.m, n), x, true, context);
-        if (!x.null_known) read_null(x, stream);
-        const SoapNull null = null_of(x);
-        const Side& side = x.left.null > 0 ? x.left : x.right;
-        if (side.null > 0) soap_null_means(null, g, side.factor, side.size, m, n, stream);
-        soap_direction(g, x.v, g, moment, null, m, n, now.scale, o.beta2, correction(o.beta1, updates),
+        const SoapShared shared = shared_of(x, stream);
+        const Side& side = shared.rows > 0 ? x.left : x.right;
+        if (shared.any()) soap_shared_means(shared, g, side.factor, side.size, m, n, stream);
+        soap_direction(g, x.v, g, moment, shared, m, n, now.scale, o.beta2, correction(o.beta1, updates),
                        correction(o.beta2, updates), o.eps, stream);
         change_basis(moment, mat(g, n), x, false, context);
-        const float lr = o.lr * now.lr_factor;
-        const float decay = row.decay ? o.weight_decay : 0.0f;
-        soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
-                   lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
+        return moment;
     }
 
-    SoapNull null_of(const SoapMatrix& x) {
+    SoapShared shared_of(SoapMatrix& x, const Stream& stream) {
+        for (Side* side : {&x.left, &x.right}) {
+            if (side->shared != kNotRead) continue;
+            float shared = 0;
+            download(&shared, side->shared_state, 1, stream);
+            stream.synchronize();
+            side->shared = static_cast<int>(shared);
+        }
         float* means = means_.data();
-        return {x.left.null, x.right.null, means + 1, means + 1 + x.right.size, means};
-    }
-
-    // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which
-    // rows and columns share second moments.
-    void read_null(SoapMatrix& x, const Stream& stream) {
-        const int m = x.left.size;
-        const int n = x.right.size;
-        std::vector<float> v(static_cast<size_t>(m) * n);
-        download(v.data(), x.v, std::ssize(v), stream);
-        stream.synchronize();
-        auto shared = [&](int i, int j) { return std::signbit(v[static_cast<size_t>(i) * n + j]); };
-        for (x.left.null = 0; x.left.null < m - 1 && shared(x.left.null, n - 1);) ++x.left.null;
-        for (x.right.null = 0; x.right.null < n - 1 && shared(m - 1, x.right.null);) ++x.right.null;
-        x.null_known = true;
+        return {x.left.shared, x.right.shared, means + 1, means + 1 + x.right.size, means};
     }
 
     void compute_basis(Side& side, const std::string& fault, Context& context) {
@@ -218,8 +225,9 @@ private:
         } catch (const Error& error) { throw Error(fmt::format("{}: {}", fault, error.what())); }
         const std::vector<float> w = download_vector(n, context.stream);
         const float limit = 0x1p-14f * w.back();
-        side.null = static_cast<int>(std::count_if(w.begin(), w.end(), [&](float x) { return x <= limit; }));
-        if (!(w.back() > 0)) side.null = 0;  // no gradient so far: the standard basis
+        side.shared = static_cast<int>(std::count_if(w.begin(), w.end(), [&](float x) { return x <= limit; }));
+        if (!(w.back() > 0)) side.shared = 0;  // no gradient so far: the standard basis
+        fill_constant(side.shared_state, 1, 1, 1, 1, static_cast<float>(side.shared), context.stream);
     }
 
     static float correction(float beta, int updates) {
@@ -249,8 +257,8 @@ private:
         soap_row_products(vector(n), product_.data(), side.basis, n, stream);
         std::vector<float> parts = download_vector(n, stream);
         // Directions that share second moments stay together.
-        const double shared = std::accumulate(parts.begin(), parts.begin() + side.null, 0.0) / std::max(side.null, 1);
-        std::fill_n(parts.begin(), side.null, static_cast<float>(shared));
+        const double sum = std::accumulate(parts.begin(), parts.begin() + side.shared, 0.0);
+        std::fill_n(parts.begin(), side.shared, static_cast<float>(sum / std::max(side.shared, 1)));
         if (!std::all_of(parts.begin(), parts.end(), [](float part) { return std::isfinite(part); })) return;
         std::vector<int> order(n);
         std::iota(order.begin(), order.end(), 0);
@@ -284,7 +292,7 @@ private:
     std::vector<SoapMatrix> matrices_;  // on this rank
     std::vector<Part> updated_;         // on all ranks
     Buffer<float> scratch_[kScratchMatrices], vector_, product_;
-    Buffer<float> means_;  // SoapNull's floor, row_means and column_means
+    Buffer<float> means_;  // SoapShared's floor, row_means and column_means
     Buffer<int> order_;
 };
 

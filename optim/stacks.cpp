@@ -179,7 +179,7 @@ Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
     return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
 }
 
-double step_factor(const Stack& stack, const OptimizerOptions& options) {
+double update_scale(const Stack& stack, const OptimizerOptions& options) {
     const double m = static_cast<double>(stack.logical_m) * stack.heads;
     const double n = stack.logical_n;
     double factor = lr_scale_of(stack.role, options);

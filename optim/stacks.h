@@ -59,7 +59,7 @@ bool has_neuron_norm(const OptimizerOptions& options);
 // The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix (or its
 // alternatives), and what gives the update of all heads the size that the undivided matrix would have or, with the rms
 // match, that Muon's would have, sqrt(min(m, n)) (docs/optimizers.md, "Comparing Muon with Teon"). Padding is excluded.
-double step_factor(const Stack& stack, const OptimizerOptions& options);
+double update_scale(const Stack& stack, const OptimizerOptions& options);
 
 OrthoMethod method_of(const OptimizerOptions& options, NsForm form);
 Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method);

@@ -33,7 +33,7 @@ struct StackRun {
         for (size_t i = 0; i < values.size(); ++i) {
             const int64_t at = static_cast<int64_t>(i) * stride();
             std::copy(values[i].begin(), values[i].end(), all.begin() + at);
-            table.push_back({at, at, at, at, -1.0f, 0.0f});
+            table.push_back({at, at, at, at, {.lr = 1.0f, .lr_scale = -1.0f}});
         }
         slices.set(all);
         upload(infos.data(), table.data(), std::ssize(table), context.stream);
@@ -61,7 +61,7 @@ struct StackRun {
         if (orthogonalized)
             O = static_cast<const T*>(orthogonalize(Z.data(), scratch.data(), matrices, method, context));
         Guarded<float> out(std::vector<float>(static_cast<size_t>(slices.size()), 0.0f), stream);
-        fold_update<T, float>(out.data(), nullptr, O, nullptr, s, u.layout(), 1.0f, stream);
+        fold_update<T, float>(out.data(), nullptr, O, nullptr, s, u.layout(), stream);
         partial.get(), scales.get(), Z.get(), scratch.get(), slices.get();  // canaries
         std::vector<float> all = out.get();
         std::vector<std::vector<float>> result;

@@ -6,6 +6,7 @@
 #include "test/optim/optimizer_run.h"
 #include "test/optim/param_tables.h"
 #include "test/oracle/orthogonal.h"
+#include "test/oracle/update_rate.h"
 #include "test/support/catch.h"
 
 using namespace teon;
@@ -107,7 +108,7 @@ struct SoapReference {
             for (int j = 0; j < v.cols; ++j) result(i, j) = v(order[i], j);
         return result;
     }
-    void step(const Matrix& unscaled, double scale, int t, double lr, double decay, Run& run, const std::string& name) {
+    void step(const Matrix& unscaled, double scale, int t, const OracleRate& rate, Run& run, const std::string& name) {
         const Matrix g = combination(scale, unscaled, 0, unscaled);
         const double b1 = o.beta1;
         const double b2 = o.beta2;
@@ -120,9 +121,10 @@ struct SoapReference {
                 n.a[i] *= std::sqrt(1 - std::pow(b2, t - 1)) / (1 - std::pow(b1, t - 1)) / (std::sqrt(V.a[i]) + o.eps);
             }
             const Matrix u = in_basis(n, transposed(BL), transposed(BR));
-            for (size_t i = 0; i < W.a.size(); ++i) {
-                const bool decays = !o.cautious_weight_decay || u.a[i] * W.a[i] >= 0;
-                W.a[i] = (W.a[i] - lr * u.a[i]) * (decays ? 1 - lr * decay : 1);
+            const double lr = rate.lr * rate.lr_factor;
+            for (size_t i = 0; i < W.a.size(); ++i) {  // decay comes after the update, as in the authors' program
+                const bool decays = !rate.cautious || u.a[i] * W.a[i] >= 0;
+                W.a[i] = (W.a[i] - lr * rate.lr_scale * u.a[i]) * (decays ? 1 - lr * rate.weight_decay : 1);
             }
         }
         const double keep = t > 1 ? b2 : 0;
@@ -147,7 +149,7 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
             OptimizerOptions options = soap_options(max_dim);
             options.cautious_weight_decay = cautious;
             options.weight_decay = cautious ? 0.02f : 0.1f;  // limits the effect of a rounded sign
-            options.lr_scale = {{Role::q, 0.5f}};
+            options.lr_scale = {{Role::q, 0.3f}};
             Run run(table, options);
             std::map<int, SoapReference> references;
             for (int row = 0; row < table.count(); ++row)
@@ -162,10 +164,9 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
                 for (auto& [row, reference] : references) {
                     const ParamRow& r = table[row];
                     const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
-                    // In the order of float: the schedule's factor, then the role's.
-                    const double lr = double{options.lr} * 0.7;
-                    const double role = r.role == Role::q ? 0.5 : 1.0;
-                    reference.step(g, scale, t, lr * role, options.weight_decay / role, run, r.name);
+                    const OracleRate rate{options.lr, r.role == Role::q ? 0.3 : 1.0, options.weight_decay, cautious,
+                                          0.7};
+                    reference.step(g, scale, t, rate, run, r.name);
                 }
             }
             for (auto& [row, reference] : references) {
@@ -209,7 +210,30 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
     int64_t up = 0;
     for (const StateTensor& t : run.optimizer.state())
         if (t.name.starts_with("h.0.up.")) up += t.size();
-    REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8);
+    REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8 + 2);  // and the numbers of shared directions
+}
+
+TEST_CASE("optim/soap: the numbers of shared directions are state of their own, from which a run continues") {
+    const ParamTable table = make_table(kTable);
+    Run run(table, soap_options());
+    run.set_grads(1), run.step();  // a 12 x 8 matrix has rank 8
+    REQUIRE(state_of(run, "h.0.up.left_shared")(0, 0) == 4);
+    REQUIRE(state_of(run, "h.0.up.right_shared")(0, 0) == 0);
+    run.set_grads(2), run.step();
+    for (const double second : state_of(run, "h.0.up.v").a) REQUIRE(second >= 0);
+
+    Run resumed(table, soap_options());
+    for (int row = 0; row < table.count(); ++row) resumed.set(resumed.params.master(row), run.weights(row));
+    const std::vector<StateTensor> saved = run.optimizer.state();
+    const std::vector<StateTensor> loaded = resumed.optimizer.state();
+    for (size_t i = 0; i < saved.size(); ++i)
+        resumed.set(loaded[i].data, fetch(saved[i].data, saved[i].size(), run.context));
+    resumed.updates = run.updates;
+    for (int t = 3; t <= 8; ++t) {
+        run.set_grads(t), run.step();
+        resumed.set_grads(t), resumed.step();
+        REQUIRE(same_bits(resumed.all(), run.all()));
+    }
 }
 
 TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ranks do, give the same weights") {

@@ -158,7 +158,7 @@ TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and the same
         REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
         // The size of the update is that of the whole matrix: sqrt(rows / columns) of the parameter.
         const ParamRow& r = table[s.rows[0]];
-        REQUIRE(std::abs(step_factor(s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
+        REQUIRE(std::abs(update_scale(s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
     }
     for (const StackGroup& group : group_stacks(plan, o)) {
         REQUIRE(group.slices(1) == group.heads * group.unfolding.K);
@@ -190,7 +190,7 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
     const ParamTable table = make_table({4, 2048, 5461, 100, true, 0, 5464});
     auto factor = [&](OptimizerOptions o, Role role) {
         for (const Stack& s : plan_optimizer(table, o).stacks)
-            if (s.role == role) return step_factor(s, o);
+            if (s.role == role) return update_scale(s, o);
         return 0.0;
     };
     auto close = [](double a, double b) { return std::abs(a - b) <= 1e-6 * b; };  // lr_scale is a float
@@ -222,7 +222,7 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
         o.teon_mode = 3;
         REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
         for (const Stack& s : plan_optimizer(table, o).stacks)  // also of the last stack, which has one layer if K = 3
-            if (s.role == Role::q) REQUIRE(close(step_factor(s, o), std::sqrt(2048.0)));
+            if (s.role == Role::q) REQUIRE(close(update_scale(s, o), std::sqrt(2048.0)));
     }
 }
 

@@ -4,11 +4,13 @@
 
 #include "checkpoint/safetensors.h"
 #include "kernels/adamw.h"
+#include "optim/methods.h"
 #include "optim/optimizer.h"
 #include "optim/stacks.h"
 #include "test/optim/optimizer_run.h"
 #include "test/optim/param_tables.h"
 #include "test/oracle/orthogonal.h"
+#include "test/oracle/update_rate.h"
 #include "test/support/catch.h"
 #include "test/support/os_threads.h"
 
@@ -54,9 +56,10 @@ struct Reference {
             neurons.emplace_back(weights.back().rows, 0.0);
         }
     }
-    void step(Run& run, const OptimizerPlan& plan, double scale) {
+    // lr_factor: the schedule's.
+    void step(Run& run, const OptimizerPlan& plan, double scale, double lr_factor) {
         for (const Stack& stack : plan.stacks)
-            for (int head = 0; head < stack.heads; ++head) step(run, stack, head, scale);
+            for (int head = 0; head < stack.heads; ++head) step(run, stack, head, scale, lr_factor);
     }
     // Algorithm 1 of NorMuon from line 6 on, for rows [first, first + x.rows) of a parameter.
     Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
@@ -75,7 +78,7 @@ struct Reference {
         std::copy_n(from.a.begin() + int64_t{from_row} * from.cols, int64_t{rows} * from.cols,
                     to.a.begin() + int64_t{to_row} * to.cols);
     }
-    void step(Run& run, const Stack& stack, int head, double scale) {
+    void step(Run& run, const Stack& stack, int head, double scale, double lr_factor) {
         const int m = stack.logical_m;
         const int n = stack.logical_n;
         const int first = head * m;  // first row of the head in a parameter
@@ -96,17 +99,15 @@ struct Reference {
         const Matrix q =
             o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
         const auto updates = dematricize(q, stack.mode, m, n, stack.K());
-        const double factor = step_factor(stack, o);
+        const double factor = update_scale(stack, o);
         for (int k = 0; k < stack.K(); ++k) {
             const int row = stack.rows[k];
             Matrix w(m, n);
             copy_rows(w, 0, weights[row], first, m);
             const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
-            const double decay = table[row].decay ? double{o.lr} * double{o.weight_decay} : 0;
-            for (size_t i = 0; i < w.a.size(); ++i) {
-                const bool decays = !o.cautious_weight_decay || u.a[i] * w.a[i] >= 0;
-                w.a[i] -= (decays ? decay * w.a[i] : 0) + double{o.lr} * factor * u.a[i];
-            }
+            const OracleRate rate{o.lr, factor, table[row].decay ? double{o.weight_decay} : 0, o.cautious_weight_decay,
+                                  lr_factor};
+            for (size_t i = 0; i < w.a.size(); ++i) w.a[i] = updated(w.a[i], u.a[i], rate);
             copy_rows(weights[row], first, w, 0, m);
         }
     }
@@ -118,7 +119,7 @@ double worst_difference(Run& run, const Reference& reference, const OptimizerPla
     for (const Stack& stack : plan.stacks)
         for (int row : stack.rows) {
             const Matrix w = weights_of(run, row);
-            const double factor = step_factor(stack, reference.o);
+            const double factor = update_scale(stack, reference.o);
             const bool unit = has_neuron_norm(reference.o) && reference.o.update_rms > 0;
             const double norm =
                 unit ? std::sqrt(w.a.size())
@@ -143,8 +144,9 @@ double difference_after_four_steps(const ParamTable& table, const OptimizerOptio
         const float scale = t == 2 ? 0.3f : 1.0f;
         run.set_grads(t);
         for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
-        reference.step(run, run.optimizer.plan(), scale);
-        run.step(scale);
+        const float lr_factor = t == 1 ? 0.7f : 1.0f;
+        reference.step(run, run.optimizer.plan(), scale, lr_factor);
+        run.step(scale, 0, lr_factor);
     }
     return worst_difference(run, reference, run.optimizer.plan());
 }
@@ -488,7 +490,7 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, and deca
     const ParamTable table = make_table(kSmall);
     OptimizerOptions o = teon_options(2, 1);
     o.method = Method::adamw;
-    o.lr_scale = {{Role::q, 0.25f}};
+    o.lr_scale = {{Role::q, 0.3f}};
     Run run(table, o);
     const std::vector<float> before = run.all();
     run.set_grads(3), run.step(0.5f, 0, 0.7f);
@@ -496,16 +498,37 @@ TEST_CASE("optim/teon: AdamW's rows are updated as by the kernel alone, and deca
     for (int row = 0; row < table.count(); ++row) {
         const ParamRow& r = table[row];
         const int64_t n = r.size();
-        const float scale = r.role == Role::q ? 0.25f : 1.0f;
+        const float scale = r.role == Role::q ? 0.3f : 1.0f;
         Guarded<float> w(std::vector<float>(before.begin() + r.offset, before.begin() + r.offset + n), context.stream);
         Guarded<float> m(std::vector<float>(n, 0), context.stream);
         Guarded<float> v(std::vector<float>(n, 0), context.stream);
         float* no_work = nullptr;
         adamw_update(w.data(), no_work, m.data(), v.data(), run.params.grad(row), run.control.data(), n,
-                     {o.adamw_lr, scale, r.decay ? o.weight_decay / scale : 0.0f}, o.beta1, o.beta2, o.eps,
-                     context.stream);
+                     {o.adamw_lr, scale, r.decay ? o.weight_decay : 0.0f}, o.beta1, o.beta2, o.eps, context.stream);
         REQUIRE(same_bits(run.weights(row), w.get()));
     }
+}
+
+// Without gradients every direction is 0, so that only decay changes weights. SOAP's first step does not.
+TEST_CASE("optim/teon: a factor of the learning rate changes no bit of weight decay, with any optimizer") {
+    const ParamTable table = make_table(kSmall);
+    for (const MethodInfo& method : methods())
+        for (const bool cautious : {false, true}) {
+            auto decayed = [&](float factor) {
+                OptimizerOptions o = teon_options(2, 1);
+                o.method = method.method;
+                o.lr = o.adamw_lr = 0.7f;
+                o.weight_decay = 0.9f;
+                o.cautious_weight_decay = cautious;
+                for (const Role role : {Role::token_embedding, Role::q, Role::mlp_up}) o.lr_scale[role] = factor;
+                Run run(table, o);
+                run.step(), run.step(1, 0, 0.7f);
+                return run.all();
+            };
+            const std::vector<float> expected = decayed(1);
+            INFO(name_of(method.method));
+            for (const float factor : {0.3f, 1e-30f, 3.0f}) REQUIRE(same_bits(decayed(factor), expected));
+        }
 }
 
 TEST_CASE("optim/teon: state() lists each tensor once, with its parameter's shape, and contains the momentum") {
