@@ -85,17 +85,17 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
     for (size_t i = 0; i < slices.size(); ++i) {
         const MomentumSlice& slice = slices[i];
         data = {data[1], data_of(i)};
-        Spectrum own = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
+        Spectrum spectrum = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
         const bool pair =
             i > 0 && slices[i - 1].role == slice.role && slices[i - 1].m == slice.m && slices[i - 1].n == slice.n;
-        if (pair && own.nuclear > 0 && before.nuclear > 0) {
+        if (pair && spectrum.nuclear > 0 && before.nuclear > 0) {
             const double joint = spectrum_of(data, slice.m, slice.n, mode, false, context).nuclear;
             result.push_back({slice.role, slices[i - 1].layer, slice.layer,
-                              static_cast<float>(std::abs(dot(before.left, own.left))),
-                              static_cast<float>(std::abs(dot(before.right, own.right))),
-                              static_cast<float>((before.nuclear + own.nuclear) / joint)});
+                              static_cast<float>(std::abs(dot(before.left, spectrum.left))),
+                              static_cast<float>(std::abs(dot(before.right, spectrum.right))),
+                              static_cast<float>((before.nuclear + spectrum.nuclear) / joint)});
         }
-        before = std::move(own);
+        before = std::move(spectrum);
     }
     return result;
 }

@@ -52,9 +52,9 @@ public:
     virtual ~MatrixUpdater() = default;
     // Collective. Calls exchange(parts) whenever the working weights of `parts` are updated on their ranks. All ranks
     // pass the same parts in the same order.
-    virtual void step(ParamStore& params, const StepControl* control,
-                      const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
-    virtual bool step_waits() const = 0;          // Optimizer::step_waits
+    virtual void update(ParamStore& params, const StepControl* control,
+                        const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
+    virtual bool update_waits() const = 0;        // Optimizer::step_waits
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
@@ -67,7 +67,7 @@ struct MatrixSetup {
     const ParamStore& params;
     int rank;      // in the placement
     float* state;  // state of all matrices of this rank, zeroed
-    // By row of the table: the offsets of the row's tensors in state; empty if this rank does not own the row.
+    // By parameter: the offsets of its tensors in state; empty if this rank does not own the parameter.
     const std::vector<std::vector<int64_t>>& at;
     Context& context;
 };

@@ -18,7 +18,7 @@ struct NsSet {
     Ortho ortho;
     std::span<const NsTriple> triples;
     double margin;  // the set expects ||X||_F <= 1 / margin
-    NsTriple at(int step) const { return triples[std::min<size_t>(static_cast<size_t>(step), triples.size() - 1)]; }
+    NsTriple at(int t) const { return triples[std::min<size_t>(static_cast<size_t>(t), triples.size() - 1)]; }
 };
 
 // Keller Jordan, "Muon: An optimizer for hidden layers in neural networks" (https://kellerjordan.github.io/posts/muon).

@@ -105,10 +105,10 @@ public:
     explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
         int64_t elements = 0;
         int64_t sides = 0;
-        std::vector<int> rows;
+        std::vector<int> params;
         for (const Stack& stack : setup.plan.stacks)
-            for (int i : stack.rows) {
-                rows.push_back(i);
+            for (int i : stack.params) {
+                params.push_back(i);
                 const std::vector<int64_t>& at = setup.at[i];
                 if (at.empty()) continue;
                 const ParamRow& row = setup.table[i];
@@ -127,28 +127,28 @@ public:
                 elements = std::max(elements, row.logical_size());
                 sides = std::max<int64_t>(sides, int64_t{row.logical_rows} + row.logical_cols);
             }
-        std::sort(rows.begin(), rows.end());
-        updated_ = setup.ownership.parts(rows);
+        std::sort(params.begin(), params.end());
+        updated_ = setup.ownership.parts(params);
         for (Buffer<float>& scratch : scratch_) scratch = Buffer<float>(elements);
         means_ = Buffer<float>(1 + sides);
     }
 
-    void step(ParamStore& params, const StepControl* control,
-              const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
+    void update(ParamStore& params, const StepControl* control,
+                const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
         StepControl now;
         download(&now, control, 1, context.stream);
         context.stream.synchronize();
         if (now.skip == 0)
-            for (SoapMatrix& matrix : matrices_) update(matrix, params, control, now, context);
+            for (SoapMatrix& matrix : matrices_) update_matrix(matrix, params, control, now, context);
         exchange(updated_);
     }
 
-    bool step_waits() const override { return true; }
+    bool update_waits() const override { return true; }
 
 private:
     // now: control's content.
-    void update(SoapMatrix& x, ParamStore& params, const StepControl* control, const StepControl& now,
-                Context& context) {
+    void update_matrix(SoapMatrix& x, ParamStore& params, const StepControl* control, const StepControl& now,
+                       Context& context) {
         const int updates = now.updates - 1;  // not counting the first
         const float* grad = params.sums().at<float>(x.row->offset);
         if (updates > 0) {

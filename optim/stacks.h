@@ -1,4 +1,4 @@
-// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the rows that are
+// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the parameters that are
 // updated in one launch, and the constants of each slice's update.
 #pragma once
 
@@ -38,10 +38,10 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
                                      const Placement* placement = nullptr);
 int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
 
-// Consecutive rows of the flat buffers with the same update.
+// Consecutive parameters of the flat buffers with the same update.
 struct ElementRun {
-    std::vector<int> rows;
-    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the rows
+    std::vector<int> params;
+    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the parameters
     int64_t begin = 0;             // among the elements of all runs; equal to offset modulo kParamAlignment
     float lr_scale = 1;
     bool decay = false;

@@ -241,6 +241,11 @@ std::string as_word(const json& value, const std::string& where) {
     return words;
 }
 
+// A default may have no spelling on the command line: 0 layers means the preset's number.
+void set_logged(const OptionRow& row, const json& value, const std::string& path) {
+    if (value != row.get()) set_row(row, kind_of(value), as_word(value, path + ": " + row.flag.substr(2)), path);
+}
+
 void take_over(const json& file, const std::string& path, const OptionTable& table, const std::string& program,
                FlagsGiven& given) {
     const JsonObject o(file, path);
@@ -250,13 +255,10 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
     CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
     const std::string all = path + ": options";
     for (const auto& [key, value] : file["options"].items()) {
-        const std::string where = path + ": " + key;
         const OptionRow& row = row_of(table, key, all);
         if (row.this_call || value.is_null()) continue;
         given.by_run[row.flag] = value;
-        if (given.count(row.flag)) continue;
-        // A default may have no spelling on the command line: 0 layers means the preset's number.
-        if (value != row.get()) set_row(row, kind_of(value), as_word(value, where), path);
+        if (!given.count(row.flag)) set_logged(row, value, path);
     }
 }
 
@@ -264,6 +266,11 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
 
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name) {
     return TomlReader(text, name).entries();
+}
+
+void set_rows(const OptionTable& table, const std::map<std::string, json>& values) {
+    const std::string file = "a run's config.json";
+    for (const auto& [flag, value] : values) set_logged(row_of(table, flag.substr(2), file), value, file);
 }
 
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {

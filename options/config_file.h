@@ -28,4 +28,7 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
 // key, with suggestion() for an unknown key.
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
 
+// Sets rows to the values of a run's config.json, FlagsGiven::by_run. Rows with other values have their defaults.
+void set_rows(const OptionTable& table, const std::map<std::string, nlohmann::json>& values);
+
 }  // namespace teon

@@ -404,51 +404,72 @@ std::string methods_with(std::string_view flag) {
     return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
-// Returns the width that the flags in a run's config.json say: --channels or, if that is 0, its preset's.
-int channels_of_run(const ModelFamily& family, const FlagsGiven& given) {
-    const auto of_run = [&](const char* flag, auto otherwise) {
-        const auto value = given.by_run.find(flag);
-        return value == given.by_run.end() ? otherwise : json_value<decltype(otherwise)>(value->second, flag);
-    };
-    const int channels = of_run("--channels", 0);
-    const std::string name = of_run("--model", family.default_preset);
-    for (const DecoderConfig& preset : family.presets)
-        if (channels <= 0 && preset.preset == name) return preset.C;
-    return std::max(channels, 1);
+Options defaults_of(const ModelFamily& family) {
+    Options o;
+    o.model = family.default_preset;
+    return o;
 }
 
-// Sets defaults that depend on other flags. A run's config.json has a value for every flag. If that value is the
-// default that followed from another flag there, it follows that flag again, which may now have another value.
+// Returns the model's width, as far as flags say it: --channels or, without it, the preset's; else 0.
+int channels_of(const ModelFamily& family, const Options& o) {
+    if (const int channels = o.fields.value("channels", 0); channels > 0) return channels;
+    for (const DecoderConfig& preset : family.presets)
+        if (preset.preset == o.model) return preset.C;
+    return 0;
+}
+
+// A flag whose default follows from other flags.
+struct FollowingDefault {
+    const char* flag;
+    void (*set)(Options& o, int channels);  // channels: the model's width, or 0 if only plan_run() knows the model
+};
+const FollowingDefault kFollowingDefaults[] = {
+    {"--lr", [](Options& o, int) { o.optimizer.lr = info_of(o.optimizer.method).lr; }},
+    {"--beta1", [](Options& o, int) { o.optimizer.beta1 = info_of(o.optimizer.method).beta1; }},
+    {"--beta2", [](Options& o, int) { o.optimizer.beta2 = info_of(o.optimizer.method).beta2; }},
+    {"--ns-steps",
+     [](Options& o, int) { o.optimizer.ns_steps = o.optimizer.ns_aol ? 4 : OptimizerOptions().ns_steps; }},
+    {"--adamw-lr",
+     [](Options& o, int channels) {
+         o.adamw_lr.reset();
+         if (channels > 0) o.adamw_lr = default_adamw_lr(channels);
+         if (!has_flag(info_of(o.optimizer.method), "--adamw-lr")) o.adamw_lr = o.optimizer.lr;
+     }},
+    {"--adamw-weight-decay", [](Options& o, int) { o.optimizer.adamw_weight_decay = o.optimizer.weight_decay; }},
+    {"--min-lr-ratio", [](Options& o, int) { o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio; }},
+};
+
+// Whether only other optimizers have the flag.
+bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
+    return !has_flag(method, flag) &&
+           std::any_of(methods().begin(), methods().end(), [&](const MethodInfo& m) { return has_flag(m, flag); });
+}
+
+// Returns the flags of kFollowingDefaults whose value in a run's config.json is the default that followed there. That
+// file has a value for every flag; one without a value is returned, too.
+std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGiven& given) {
+    Options run = defaults_of(family);
+    set_rows(make_table(family, run), given.by_run);
+    Options with_default;
+    const OptionTable table = make_table(family, with_default);
+    std::set<std::string> flags;
+    for (const FollowingDefault& f : kFollowingDefaults) {
+        const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](auto& r) { return r.flag == f.flag; });
+        with_default = run;
+        const json value = row->get();
+        f.set(with_default, std::max(channels_of(family, run), 1));
+        if (!given.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
+    }
+    return flags;
+}
+
+// Sets defaults that follow from other flags. If a run's config.json is read, a flag that had its default there takes
+// the default that follows here, from values that may differ.
 void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given) {
-    OptimizerOptions& opt = o.optimizer;
-    const auto of_run = [&](const char* flag, auto now) {
-        const auto found = given.by_run.find(flag);
-        if (found == given.by_run.end()) return now;
-        return json_value<decltype(now)>(found->second, fmt::format("{} in a run's config.json", flag));
-    };
-    const auto follows = [&](const char* flag, auto default_in_run) {
-        return !given.count(flag) && of_run(flag, default_in_run) == default_in_run;
-    };
-    const auto was = [&](const char* flag, auto now) {
-        return value_named<decltype(now)>(of_run(flag, std::string(name_of(now)))).value_or(now);
-    };
-    const MethodInfo& method = info_of(opt.method);
-    const MethodInfo& before = info_of(was("--optimizer", opt.method));
-    if (follows("--lr", before.lr)) opt.lr = method.lr;
-    if (follows("--beta1", before.beta1)) opt.beta1 = method.beta1;
-    if (follows("--beta2", before.beta2)) opt.beta2 = method.beta2;
-    const auto ns_steps = [](bool aol) { return aol ? 4 : OptimizerOptions().ns_steps; };
-    if (follows("--ns-steps", ns_steps(of_run("--ns-aol", opt.ns_aol)))) opt.ns_steps = ns_steps(opt.ns_aol);
-    if (!has_flag(method, "--adamw-lr"))
-        o.adamw_lr = opt.lr;
-    else if (!given.count("--adamw-lr") && (!has_flag(before, "--adamw-lr") ||
-                                            follows("--adamw-lr", default_adamw_lr(channels_of_run(family, given)))))
-        o.adamw_lr.reset();  // plan_run() knows the model
-    if (follows("--adamw-weight-decay", of_run("--weight-decay", opt.weight_decay)) ||
-        !has_flag(method, "--adamw-weight-decay"))
-        opt.adamw_weight_decay = opt.weight_decay;
-    if (follows("--min-lr-ratio", row_of(was("--schedule", o.schedule.kind)).min_lr_ratio))
-        o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio;
+    const MethodInfo& method = info_of(o.optimizer.method);
+    const std::set<std::string> followed = defaults_in_run(family, given);
+    for (const FollowingDefault& f : kFollowingDefaults)
+        if (is_of_other_methods(method, f.flag) || (!given.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
@@ -523,12 +544,6 @@ ProgramText program_text(const ModelFamily& family) {
         {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
          "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
-}
-
-Options defaults_of(const ModelFamily& family) {
-    Options o;
-    o.model = family.default_preset;
-    return o;
 }
 
 // Returns the words of a command line without --config and its file.

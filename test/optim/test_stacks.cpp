@@ -25,9 +25,9 @@ OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
 // Returns whether the plan contains each row exactly once.
 bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     std::vector<int> seen(table.count(), 0);
-    for (int row : plan.element_rows) seen[row]++;
+    for (int row : plan.element_params) seen[row]++;
     for (const Stack& stack : plan.stacks)
-        for (int row : stack.rows) seen[row]++;
+        for (int row : stack.params) seen[row]++;
     for (int count : seen)
         if (count != 1) return false;
     return true;
@@ -39,7 +39,7 @@ bool stacks_are_right(const ParamTable& table, const OptimizerPlan& plan, const 
     for (const Stack& stack : plan.stacks) {
         const int K = o.method == Method::teon && o.teon_roles.contains(stack.role) ? o.teon_k : 1;
         int& layer = next_layer[stack.role];
-        for (int row : stack.rows) {
+        for (int row : stack.params) {
             const ParamRow& r = table[row];
             if (r.role != stack.role || r.layer != layer++ || r.rows != stack.m || r.cols != stack.n) return false;
         }
@@ -88,7 +88,7 @@ TEST_CASE("optim/stacks: AdamW has no stacks, Muon has one per hidden matrix") {
     const OptimizerPlan muon = plan_optimizer(table, options_of(Method::muon));
     REQUIRE(muon.stacks.size() == 12 * 6);
     for (const Stack& stack : muon.stacks) REQUIRE((stack.K() == 1 && stack.mode == 1));
-    for (int row : muon.element_rows) REQUIRE(!is_hidden_matrix(table[row].role));
+    for (int row : muon.element_params) REQUIRE(!is_hidden_matrix(table[row].role));
 }
 
 TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role, in chunks of bounded scratch") {
@@ -155,9 +155,9 @@ TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and the same
     for (const Stack& s : plan.stacks) {
         const bool split = s.role == Role::q || s.role == Role::k || s.role == Role::v;
         REQUIRE(s.heads == (split ? 4 : 1));
-        REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
+        REQUIRE(s.m * s.heads == table[s.params[0]].rows);
         // The size of the update is that of the whole matrix: sqrt(rows / columns) of the parameter.
-        const ParamRow& r = table[s.rows[0]];
+        const ParamRow& r = table[s.params[0]];
         REQUIRE(std::abs(update_scale(s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
     }
     for (const StackGroup& group : group_stacks(plan, o)) {
@@ -173,9 +173,9 @@ TEST_CASE("optim/stacks: runs of rows with the same update cover AdamW's rows") 
     const OptimizerPlan plan = plan_optimizer(table, o);
     std::vector<int> seen(table.count(), 0);
     const auto runs = element_runs(table, plan, o);
-    REQUIRE(runs.size() < plan.element_rows.size());
+    REQUIRE(runs.size() < plan.element_params.size());
     for (const ElementRun& run : runs) {
-        for (int row : run.rows) {
+        for (int row : run.params) {
             const ParamRow& r = table[row];
             ++seen[row];
             REQUIRE(r.decay == run.decay);

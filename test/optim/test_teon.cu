@@ -83,7 +83,7 @@ struct Reference {
         const int n = stack.logical_n;
         const int first = head * m;  // first row of the head in a parameter
         std::vector<Matrix> directions;
-        for (int row : stack.rows) {
+        for (int row : stack.params) {
             Matrix g(m, n);
             Matrix momentum(m, n);
             copy_rows(g, 0, logical_part(fetch(run.params.grad(row), table[row].size(), run.context), table[row]),
@@ -101,7 +101,7 @@ struct Reference {
         const auto updates = dematricize(q, stack.mode, m, n, stack.K());
         const double factor = update_scale(stack, o);
         for (int k = 0; k < stack.K(); ++k) {
-            const int row = stack.rows[k];
+            const int row = stack.params[k];
             Matrix w(m, n);
             copy_rows(w, 0, weights[row], first, m);
             const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
@@ -117,7 +117,7 @@ struct Reference {
 double worst_difference(Run& run, const Reference& reference, const OptimizerPlan& plan) {
     double worst = 0;
     for (const Stack& stack : plan.stacks)
-        for (int row : stack.rows) {
+        for (int row : stack.params) {
             const Matrix w = weights_of(run, row);
             const double factor = update_scale(stack, reference.o);
             const bool unit = has_neuron_norm(reference.o) && reference.o.update_rms > 0;

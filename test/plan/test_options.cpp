@@ -365,6 +365,15 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.lr == info_of(Method::muon).lr);
     REQUIRE(!parse({"--config", path, "--optimizer", "muon"})->adamw_lr);  // the default of the model's width
     REQUIRE(parse({"--config", path, "--optimizer", "muon", "--adamw-lr", "0.7"})->adamw_lr == 0.7f);
+    REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == info_of(Method::lion).beta2);
+    save({"--data", "x", "--beta2", "0.9", "--weight-decay", "1", "--schedule", "cosine", "--min-lr-ratio", "0.3"});
+    REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == 0.9f);
+    REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.3);
+    save({"--data", "x", "--optimizer", "muon", "--ns-steps", "7", "--adamw-weight-decay", "2"});
+    REQUIRE(parse({"--config", path, "--ns-aol"})->optimizer.ns_steps == 7);
+    REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 2.0f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_weight_decay == 0.1f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.ns_steps == OptimizerOptions().ns_steps);
     save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
     REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
