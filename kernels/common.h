@@ -92,7 +92,9 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
 // part of the row, at most kHeld vectors, in registers.
 template <int WIDTH, int LANES, int HELD>
 struct RowShape {
-    static constexpr int kWidth = WIDTH, kLanes = LANES, kHeld = HELD;
+    static constexpr int kWidth = WIDTH;
+    static constexpr int kLanes = LANES;
+    static constexpr int kHeld = HELD;
     static constexpr int kBlock = LANES == 1 ? 32 : 128;
     static constexpr int kRowsPerBlock = kBlock / LANES;
     static constexpr int kUnroll = WIDTH == 1 ? 1 : 4;  // unaligned rows are rare: their code stays small

@@ -50,10 +50,10 @@ template <typename Rule, typename T>
 void element_update(float* master, T* work, const StateArrays<Rule::kStates>& states, const float* grad,
                     const StepControl* control, int64_t n, const Rule& rule, const UpdateRate& rate,
                     const Stream& stream) {
-    constexpr int WIDEST = kVecWidth<float>;
-    bool aligned = vec_aligned<float, WIDEST>(0, master, work, grad);
-    for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
-    at_width<WIDEST>(aligned, [&]<int W>(Constant<W>) {
+    constexpr int kWidest = kVecWidth<float>;
+    bool aligned = vec_aligned<float, kWidest>(0, master, work, grad);
+    for (const float* state : states.at) aligned = aligned && vec_aligned<float, kWidest>(0, state);
+    at_width<kWidest>(aligned, [&]<int W>(Constant<W>) {
         auto launch_for = [&](auto cautious) {
             launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
                 {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, rate);

@@ -132,7 +132,8 @@ void soap_shared_means(const SoapShared& shared, const float* g, const float* fa
 }
 
 void soap_direction(float* out, float* v, const float* g, const float* mo, const SoapShared& shared, int m, int n,
-                    float scale, float beta2, float correction1, float correction2, float eps, const Stream& stream) {
+                    const SoapConstants& constants, const Stream& stream) {
+    const auto& [scale, beta2, correction1, correction2, eps] = constants;
     const int64_t size = int64_t{m} * n;
     launch<soap_direction_kernel>({flat_blocks<1>(size), kFlatBlock}, stream, out, v, g, mo, shared, size, n, scale,
                                   beta2, std::sqrt(correction2) / correction1, eps);

@@ -31,8 +31,11 @@ void soap_shared_means(const SoapShared& shared, const float* g, const float* fa
 //   v = beta2 v + (1-beta2) (scale^2 g^2, or scale^2 mean + floor)
 //   out = mo sqrt(correction2) / correction1 / (sqrt(v) + eps)
 // out may alias g or the momentum mo.
+struct SoapConstants {
+    float scale, beta2, correction1, correction2, eps;
+};
 void soap_direction(float* out, float* v, const float* g, const float* mo, const SoapShared& shared, int m, int n,
-                    float scale, float beta2, float correction1, float correction2, float eps, const Stream& stream);
+                    const SoapConstants& constants, const Stream& stream);
 
 // Updates the weights by UpdateRate with the direction u, except that decay comes after the update, as in the authors'
 // program: master = (master - r lr_scale u) (1 - r weight_decay). u (rows, cols) is dense; rows of the weights begin ld

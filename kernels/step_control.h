@@ -12,7 +12,8 @@ struct SeriesStats {
     int count = 0;  // values seen, up to 128
 };
 
-inline constexpr int kSkipNonfinite = 1, kSkipSpike = 2;
+inline constexpr int kSkipNonfinite = 1;
+inline constexpr int kSkipSpike = 2;
 
 // The decision on one optimizer step. It is in device memory, so that no step waits for the host. Before the first
 // step all members are 0, except that lr_factor may be 1.

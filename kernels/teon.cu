@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     }
     before = block_sum(before);
     after = block_sum(after);
-    const float wanted = unit_rms ? static_cast<float>(s.logical_size()) : before;
-    const float factor = after > 0.0f ? sqrtf(wanted / after) : 0.0f;
+    const float target = unit_rms ? static_cast<float>(s.logical_size()) : before;
+    const float factor = after > 0.0f ? sqrtf(target / after) : 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
 }
 
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(kRowsBlock)
     float sum = 0.0f;
     for (int j = lane; j < side; j += 32) sum += fabsf(static_cast<float>(R[i * ld + j]));
     sum = warp_sum(sum);
-    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : sum == 0.0f ? 1.0f : sum;  // NaN stays NaN
+    const float scale_of_zero_or_nan = sum == 0.0f ? 1.0f : sum;
+    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : scale_of_zero_or_nan;
 }
 
 template <typename T, int W>

@@ -12,8 +12,9 @@ namespace teon {
 namespace {
 
 struct Spectrum {
-    std::vector<float> left, right;  // top singular vectors, of unit length; empty if not requested
-    double nuclear = 0;              // sum of the singular values
+    std::vector<float> top_left;  // singular vector, of unit length; empty if not requested
+    std::vector<float> top_right;
+    double nuclear = 0;  // sum of the singular values
 };
 
 std::vector<float> download_all(const float* data, int n, const Stream& stream) {
@@ -69,8 +70,8 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
     std::vector<float> far = download_all(other.data(), l, stream);
     const double length = std::sqrt(dot(far, far));
     for (float& x : far) x = length > 0 ? static_cast<float>(x / length) : 0.0f;
-    result.left = wide ? near : far;
-    result.right = wide ? far : near;
+    result.top_left = wide ? near : far;
+    result.top_right = wide ? far : near;
     return result;
 }
 
@@ -91,8 +92,8 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
         if (pair && spectrum.nuclear > 0 && before.nuclear > 0) {
             const double joint = spectrum_of(data, slice.m, slice.n, mode, false, context).nuclear;
             result.push_back({slice.role, slices[i - 1].layer, slice.layer,
-                              static_cast<float>(std::abs(dot(before.left, spectrum.left))),
-                              static_cast<float>(std::abs(dot(before.right, spectrum.right))),
+                              static_cast<float>(std::abs(dot(before.top_left, spectrum.top_left))),
+                              static_cast<float>(std::abs(dot(before.top_right, spectrum.top_right))),
                               static_cast<float>((before.nuclear + spectrum.nuclear) / joint)});
         }
         before = std::move(spectrum);

@@ -79,7 +79,8 @@ struct MatrixRule {
     std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };
-extern const MatrixRule kOrthogonal, kSoap;
+extern const MatrixRule kOrthogonal;
+extern const MatrixRule kSoap;
 
 // ---- methods ------------------------------------------------------------------------------------
 

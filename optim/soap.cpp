@@ -90,7 +90,8 @@ struct SoapMatrix {
     const ParamRow* row;
     UpdateRate rate;
     float *m, *v;
-    Side left, right;
+    Side left_side;
+    Side right_side;
 };
 
 UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options) {
@@ -121,8 +122,8 @@ public:
                     return Side{size, factor, basis, take(), kNotRead};
                 };
                 SoapMatrix matrix{&row, rate_of(row, options_), take(), take(), {}, {}};
-                matrix.left = take_side(row.logical_rows);
-                matrix.right = take_side(row.logical_cols);
+                matrix.left_side = take_side(row.logical_rows);
+                matrix.right_side = take_side(row.logical_cols);
                 matrices_.push_back(matrix);
                 elements = std::max(elements, row.logical_size());
                 sides = std::max<int64_t>(sides, int64_t{row.logical_rows} + row.logical_cols);
@@ -154,22 +155,22 @@ private:
         if (updates > 0) {
             const float* direction = update_moments(x, grad, now, updates, context);
             soap_apply(params.masters().at<float>(x.row->offset), params.work_copy_at(x.row->offset), direction,
-                       x.left.size, x.right.size, x.row->cols, x.rate, control, context.stream);
+                       x.left_side.size, x.right_side.size, x.row->cols, x.rate, control, context.stream);
         }
         // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         float* scaled = scratch_[0].data();
         zero(scaled, int64_t{m} * n, context.stream);
         soap_momentum(scaled, grad, m, n, x.row->cols, now.scale, 0.0f, context.stream);
-        for (Side* side : {&x.left, &x.right}) {
+        for (Side* side : {&x.left_side, &x.right_side}) {
             if (side->factor == nullptr) continue;
-            const bool left = side == &x.left;
+            const bool is_left = side == &x.left_side;
             context.linalg.gemm({.M = side->size,
                                  .N = side->size,
-                                 .K = left ? n : m,
-                                 .trans_a = !left,
-                                 .trans_b = left,
+                                 .K = is_left ? n : m,
+                                 .trans_a = !is_left,
+                                 .trans_b = is_left,
                                  .A = mat(scaled, n),
                                  .B = mat(scaled, n),
                                  .C = mat(side->factor, side->size),
@@ -177,10 +178,10 @@ private:
                                  .beta = updates > 0 ? options_.beta2 : 0.0f,
                                  .symmetric = true});
             if (updates % options_.soap_frequency != 0) continue;
-            if (updates > 0) reorder_second_moments(x, left, context);
-            compute_basis(*side,
-                          fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, left ? "left" : "right"),
-                          context);
+            if (updates > 0) reorder_second_moments(x, is_left, context);
+            compute_basis(
+                *side, fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, is_left ? "left" : "right"),
+                context);
         }
     }
 
@@ -188,8 +189,8 @@ private:
     const float* update_moments(SoapMatrix& x, const float* grad, const StepControl& now, int updates,
                                 Context& context) {
         const OptimizerOptions& o = options_;
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         const Stream& stream = context.stream;
         float* g = scratch_[0].data();
         float* moment = scratch_[1].data();
@@ -197,16 +198,16 @@ private:
         change_basis(g, mat(grad, x.row->cols), x, true, context);
         change_basis(moment, mat(x.m, n), x, true, context);
         const SoapShared shared = shared_of(x, stream);
-        const Side& side = shared.rows > 0 ? x.left : x.right;
+        const Side& side = shared.rows > 0 ? x.left_side : x.right_side;
         if (shared.any()) soap_shared_means(shared, g, side.factor, side.size, m, n, stream);
-        soap_direction(g, x.v, g, moment, shared, m, n, now.scale, o.beta2, correction(o.beta1, updates),
-                       correction(o.beta2, updates), o.eps, stream);
+        soap_direction(g, x.v, g, moment, shared, m, n,
+                       {now.scale, o.beta2, correction(o.beta1, updates), correction(o.beta2, updates), o.eps}, stream);
         change_basis(moment, mat(g, n), x, false, context);
         return moment;
     }
 
     SoapShared shared_of(SoapMatrix& x, const Stream& stream) {
-        for (Side* side : {&x.left, &x.right}) {
+        for (Side* side : {&x.left_side, &x.right_side}) {
             if (side->shared != kNotRead) continue;
             float shared = 0;
             download(&shared, side->shared_state, 1, stream);
@@ -214,7 +215,7 @@ private:
             side->shared = static_cast<int>(shared);
         }
         float* means = means_.data();
-        return {x.left.shared, x.right.shared, means + 1, means + 1 + x.right.size, means};
+        return {x.left_side.shared, x.right_side.shared, means + 1, means + 1 + x.right_side.size, means};
     }
 
     void compute_basis(Side& side, const std::string& fault, Context& context) {
@@ -246,8 +247,8 @@ private:
     }
 
     // Sorts the rows of V, or its columns, by what the factor has along the present eigenvectors, b F b^T.
-    void reorder_second_moments(const SoapMatrix& x, bool left, Context& context) {
-        const Side& side = left ? x.left : x.right;
+    void reorder_second_moments(const SoapMatrix& x, bool is_left, Context& context) {
+        const Side& side = is_left ? x.left_side : x.right_side;
         const int n = side.size;
         const Stream& stream = context.stream;
         if (product_.size() < int64_t{n} * n) product_ = Buffer<float>(int64_t{n} * n);
@@ -264,25 +265,30 @@ private:
         std::iota(order.begin(), order.end(), 0);
         std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return parts[i] < parts[j]; });
         upload(order_.data(), order.data(), n, stream);
-        soap_reorder(scratch_[1].data(), x.v, order_.data(), x.left.size, x.right.size, !left, stream);
-        copy(x.v, scratch_[1].data(), int64_t{x.left.size} * x.right.size, stream);
+        soap_reorder(scratch_[1].data(), x.v, order_.data(), x.left_side.size, x.right_side.size, !is_left, stream);
+        copy(x.v, scratch_[1].data(), int64_t{x.left_side.size} * x.right_side.size, stream);
         stream.synchronize();  // the upload reads `order`
     }
 
     // out (dense) = B_L X B_R^T, or B_L^T X B_R if not `forward`. Uses the last of the scratch matrices.
     void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool forward, Context& context) {
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         Mat half = X;
-        if (x.left.basis) {
-            half = mat(x.right.basis ? scratch_[2].data() : out, n);
+        if (x.left_side.basis) {
+            half = mat(x.right_side.basis ? scratch_[2].data() : out, n);
             context.linalg.gemm(
-                {.M = m, .N = n, .K = m, .trans_a = !forward, .A = mat(x.left.basis, m), .B = X, .C = half});
+                {.M = m, .N = n, .K = m, .trans_a = !forward, .A = mat(x.left_side.basis, m), .B = X, .C = half});
         }
-        if (x.right.basis) {
-            context.linalg.gemm(
-                {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
-        } else if (!x.left.basis) {
+        if (x.right_side.basis) {
+            context.linalg.gemm({.M = m,
+                                 .N = n,
+                                 .K = n,
+                                 .trans_b = forward,
+                                 .A = half,
+                                 .B = mat(x.right_side.basis, n),
+                                 .C = mat(out, n)});
+        } else if (!x.left_side.basis) {
             for (int i = 0; i < m; ++i)  // no basis: copy the rows of X, which has another stride
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }

@@ -117,8 +117,8 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
     }
     for (StackGroup& group : groups) {
         const int64_t count = static_cast<int64_t>(group.stacks.size());
-        const int64_t most = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
-        const int64_t chunks = ceil_div(count, most);
+        const int64_t largest_chunk = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
+        const int64_t chunks = ceil_div(count, largest_chunk);
         group.chunk = static_cast<int>(ceil_div(count, chunks));  // about equal chunks
         if (!placement || placement->ranks == 1) continue;
         std::vector<int> owned(placement->ranks, 0);
@@ -194,8 +194,8 @@ double update_scale(const Stack& stack, const OptimizerOptions& options) {
         const Unfolding u(stack.mode, stack.logical_m * stack.heads / heads, stack.logical_n, stack.K(), 1);
         return static_cast<double>(heads) * std::min(u.rows(), u.cols()) / stack.K();
     };
-    const double wanted = options.teon_rms_match ? std::min(m, n) : mean_square(1);
-    return factor * std::sqrt(wanted / mean_square(stack.heads));
+    const double target = options.teon_rms_match ? std::min(m, n) : mean_square(1);
+    return factor * std::sqrt(target / mean_square(stack.heads));
 }
 
 // Returns what the methods of all stacks begin with, up to a comma: "polar-express x5, ". Empty if they differ there.

@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
+constexpr int64_t kMaxInt = 1'000'000'000;
+constexpr int64_t kMaxCount = 1'000'000'000'000'000;
 
 std::string role_names(bool (*which)(Role)) {
     std::vector<std::string_view> names;
@@ -36,11 +37,11 @@ Role parse_role(const std::string& flag, const std::string& text, bool (*which)(
 // Whether --lr-scale accepts the role.
 bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
 
-constexpr bool FREE = false;  // may differ when a run resumes
+constexpr bool kFree = false;  // may differ when a run resumes
 
-// Adds the flag of a model field. The flag sets the field in `given`. If it is not given, a run's config.json has the
+// Adds the flag of a model field. The flag sets the field in field_values. If it is not given, a run's config.json has the
 // default that all presets share or, if they differ, 0 for an integer and null for other types.
-void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
+void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);
         OptionRow& row = [&]() -> OptionRow& {
@@ -60,11 +61,11 @@ void add_field_flag(OptionTable& t, json& given, const ModelField& f, const Mode
             absent = row.get();
         else
             row.default_text = f.default_text;
-        row.set = [&given, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
+        row.set = [&field_values, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
             set(text);
-            given[key] = get();
+            field_values[key] = get();
         };
-        row.get = [&given, key = f.key, absent] { return given.value(key, absent); };
+        row.get = [&field_values, key = f.key, absent] { return field_values.value(key, absent); };
     };
     std::visit(add, f.member);
 }
@@ -130,7 +131,7 @@ void add_length_flags(OptionTable& t, Options& o) {
     t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step").default_text =
         "about 524288 on a GPU; on a CPU, where that may take an hour, about what 2e12 operations train";
     // The resolved values of the following are compared (run_json).
-    t.group("Batch and length", FREE);
+    t.group("Batch and length", kFree);
     t.integer("--micro-batch", o.micro_batch, 1, 1 << 20, "sequences per device and forward pass").default_text =
         "the most that fits";
     t.integer("--steps", o.steps, 1, kMaxCount, "optimizer steps").default_text = "from --epochs";
@@ -256,7 +257,7 @@ void add_schedule_flags(OptionTable& t, Options& o) {
 }
 
 void add_run_flags(OptionTable& t, Options& o) {
-    t.group("Run", FREE);
+    t.group("Run", kFree);
     t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
     t.rows.back().this_call = true;
     t.integer("--seed", o.seed, 0, kMaxCount, "seed of initialization and data order").fixed = true;
@@ -295,7 +296,7 @@ void add_run_flags(OptionTable& t, Options& o) {
 }
 
 void add_checkpoint_flags(OptionTable& t, Options& o) {
-    t.group("Checkpoints", FREE);
+    t.group("Checkpoints", kFree);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
     t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
              "minutes by rank 0's clock between checkpoints that the next one replaces; 0: only by steps");
@@ -329,7 +330,7 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
 }
 
 void add_guard_flags(OptionTable& t, Options& o) {
-    t.group("Guards", FREE);
+    t.group("Guards", kFree);
     t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
               "end the run after this many skipped updates in a row; 0: never");
     t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
@@ -339,13 +340,13 @@ void add_guard_flags(OptionTable& t, Options& o) {
 }
 
 void add_sample_flags(OptionTable& t, Options& o) {
-    t.group("Samples", FREE);
+    t.group("Samples", kFree);
     t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between sampled texts; 0: never");
     add_sampling_flags(t, o.sampling);
 }
 
 void add_check_flags(OptionTable& t, Options& o) {
-    t.group("Checks", FREE);
+    t.group("Checks", kFree);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
     Choices<std::string> gpus;
     for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
@@ -447,9 +448,9 @@ bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
 
 // Returns the flags of kFollowingDefaults whose value in a run's config.json is the default that followed there. That
 // file has a value for every flag; one without a value is returned, too.
-std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGiven& given) {
+std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGiven& given_flags) {
     Options run = defaults_of(family);
-    set_rows(make_table(family, run), given.by_run);
+    set_rows(make_table(family, run), given_flags.by_run);
     Options with_default;
     const OptionTable table = make_table(family, with_default);
     std::set<std::string> flags;
@@ -458,28 +459,28 @@ std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGive
         with_default = run;
         const json value = row->get();
         f.set(with_default, std::max(channels_of(family, run), 1));
-        if (!given.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
+        if (!given_flags.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
     }
     return flags;
 }
 
 // Sets defaults that follow from other flags. If a run's config.json is read, a flag that had its default there takes
 // the default that follows here, from values that may differ.
-void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given) {
+void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given_flags) {
     const MethodInfo& method = info_of(o.optimizer.method);
-    const std::set<std::string> followed = defaults_in_run(family, given);
+    const std::set<std::string> followed = defaults_in_run(family, given_flags);
     for (const FollowingDefault& f : kFollowingDefaults)
-        if (is_of_other_methods(method, f.flag) || (!given.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
+        if (is_of_other_methods(method, f.flag) || (!given_flags.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
 // Throws UsageError if flags exclude or need one another, and clears values that given flags replace.
-void check_conflicts(Options& o, const FlagsGiven& given) {
+void check_conflicts(Options& o, const FlagsGiven& given_flags) {
     OptimizerOptions& opt = o.optimizer;
     const MethodInfo& method = info_of(opt.method);
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
-        if (given.count(flag)) lengths.push_back(flag);
+        if (given_flags.count(flag)) lengths.push_back(flag);
     CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
     if (!lengths.empty()) {  // replaces the length in a run's config.json
@@ -488,13 +489,13 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
-    if (given.count("--prompt") && !given.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
-    if (given.count("--prompt-tokens") && !given.count("--prompt")) o.sampling.prompt.clear();
+    if (given_flags.count("--prompt") && !given_flags.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (given_flags.count("--prompt-tokens") && !given_flags.count("--prompt")) o.sampling.prompt.clear();
 
     if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)
-            CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
+            CHECK_USAGE(allowed || !given_flags.count(flag), "{} has no meaning without {}", flag, what);
     };
     needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
     needs({"--hellaswag"}, o.eval_only, "--eval-only");
@@ -507,7 +508,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     }
     for (const MethodInfo& other : methods())
         for (const std::string_view flag : other.flags)
-            CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
+            CHECK_USAGE(!given_flags.count(std::string(flag)) || has_flag(method, flag),
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
     needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
@@ -561,24 +562,25 @@ std::vector<const char*> without_config(int argc, const char* const* argv) {
 
 // Takes the flags that are not given from the config.json of the run in --out. If that file is damaged, flags alone
 // must describe the run, and they are compared with its checkpoint.
-void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given, int argc,
-                      const char* const* argv) {
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given_flags,
+                      int argc, const char* const* argv) {
     const std::string path = o.out + "/config.json";
     if (std::error_code none; !std::filesystem::exists(path, none)) return;
     const Options before = o;
     try {
-        if (!given.by_run.empty()) {  // --config names another run's config.json; this run's own file has every flag
+        if (!given_flags.by_run
+                 .empty()) {  // --config names another run's config.json; this run's own file has every flag
             o = defaults_of(family);
             const std::vector<const char*> words = without_config(argc, argv);
-            given = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
+            given_flags = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
         }
         const int micro_batch = o.micro_batch;
-        read_config(path, table, family.program(), given);
+        read_config(path, table, family.program(), given_flags);
         o.micro_batch = micro_batch;  // taken from the checkpoint, if the number of ranks is the same
     } catch (const Error& error) {
         o = before;
         o.config_fault = error.what();
-        given.by_run.clear();
+        given_flags.by_run.clear();
     }
 }
 
@@ -588,8 +590,8 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
                                      const std::function<void(const Options&)>& before_resume) {
     Options o = defaults_of(family);
     const OptionTable table = make_table(family, o);
-    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
-    if (!given) return std::nullopt;
+    std::optional<FlagsGiven> given_flags = parse_flags(table, program_text(family), argc, argv);
+    if (!given_flags) return std::nullopt;
     if (!o.resumed_folder.empty()) {
         CHECK_USAGE(o.out.empty() || o.out == o.resumed_folder, "--resume {}: but --out is {}; give one of them",
                     o.resumed_folder, o.out);
@@ -600,14 +602,14 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     }
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
-        take_over_config(o, table, family, *given, argc, argv);
+        take_over_config(o, table, family, *given_flags, argc, argv);
     }
-    o.given = given->by_user;
+    o.given_flags = given_flags->by_user;
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
-        set_defaults(o, family, *given);
-        check_conflicts(o, *given);
+        set_defaults(o, family, *given_flags);
+        check_conflicts(o, *given_flags);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;

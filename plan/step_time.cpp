@@ -145,16 +145,16 @@ bool predicts_step_time(const RunPlan& p) {
 
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const StepTime t = step_time(p, gpu.rates);
-    const bool known = predicts_step_time(p);
+    const bool is_known = predicts_step_time(p);
     const char* fp8 =
         p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
-    std::string out = known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
-                            : "expected time of a step: known only for --dtype bf16 with flash attention\n";
+    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
+                               : "expected time of a step: known only for --dtype bf16 with flash attention\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);
     };
     line("offloaded state over PCIe", t.pcie);
-    if (!known) {
+    if (!is_known) {
         line("activations over PCIe, each way", t.copies_each_way);
         const double pcie = t.pcie + 2 * t.copies_each_way;
         const double tokens = static_cast<double>(p.options.batch_tokens);

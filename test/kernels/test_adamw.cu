@@ -12,7 +12,11 @@ using namespace teon::test;
 // The bias corrections, the square root, the quotient and the products of the rate's factors round once each, which
 // Tracked counts.
 static constexpr double kRoundings = 4.0;
-static constexpr float kLr = 1e-2f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEps = 1e-8f, kDecay = 0.1f;
+static constexpr float kLr = 1e-2f;
+static constexpr float kBeta1 = 0.9f;
+static constexpr float kBeta2 = 0.95f;
+static constexpr float kEps = 1e-8f;
+static constexpr float kDecay = 0.1f;
 static constexpr UpdateRate kRate{kLr, 1.0f, kDecay};
 
 // Learning rates with the schedule's factor.
@@ -62,7 +66,7 @@ TEMPLATE_TEST_CASE(
                 grad.set(gradient);
                 Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale, c.lr_factor)}, stream);
                 teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
-                                   control.data(), n, c.rate, kBeta1, kBeta2, kEps, stream);
+                                   control.data(), n, c.rate, {kBeta1, kBeta2, kEps}, stream);
                 test::adamw_update(expected, widen<Tracked>(gradient), scale, t, c.oracle(), kBeta1, kBeta2, kEps);
                 REQUIRE(same_bits(grad.get(), gradient));
             }
@@ -96,7 +100,7 @@ TEST_CASE("kernels/adamw: the update is the same without working weights and at 
         Guarded<float> work(n, stream);
         float* no_work = nullptr;
         teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
-                           second.data() + shift, grad.data() + shift, control.data(), n, kRate, kBeta1, kBeta2, kEps,
+                           second.data() + shift, grad.data() + shift, control.data(), n, kRate, {kBeta1, kBeta2, kEps},
                            stream);
         auto result = master.get();
         return std::vector<float>(result.begin() + shift, result.end());
@@ -118,8 +122,8 @@ TEST_CASE("kernels/adamw: a skipped step changes nothing") {
     StepControl skip = control_after(3, 0.0f);
     skip.skip = 1;
     Guarded<StepControl> control(std::vector<StepControl>{skip}, stream);
-    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kRate, kBeta1,
-                       kBeta2, kEps, stream);
+    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kRate,
+                       {kBeta1, kBeta2, kEps}, stream);
     for (const Guarded<float>* buffer : {&master, &work, &m, &v}) REQUIRE(same_bits(buffer->get(), values));
 }
 
@@ -140,7 +144,7 @@ TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
         m_device.set(m);
         v_device.set(v);
         teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(), control.data(), n,
-                           kRate, kBeta1, kBeta2, kEps, stream);
+                           kRate, {kBeta1, kBeta2, kEps}, stream);
         return bytes_of(master.get(), work.get(), m_device.get(), v_device.get());
     }));
 }
@@ -157,8 +161,8 @@ TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the
         Guarded<float> v(std::vector<float>(n, 0.0f), stream);
         Guarded<float> grad(gradient, stream);
         float* no_work = nullptr;
-        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate, kBeta1,
-                           kBeta2, kEps, stream);
+        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate,
+                           {kBeta1, kBeta2, kEps}, stream);
         return master.get();
     };
     const auto plain = updated({kLr, 1.0f, 0.0f});

@@ -49,7 +49,8 @@ struct StackRun {
         const Stream& stream = context.stream;
         const SliceBatch s = batch();
         const MatrixBatch matrices{count, u.rows(), u.cols(), u.ld, u.by_rows()};
-        Guarded<float> partial(int64_t{s.count} * momentum_parts(s), stream), scales(s.count, stream);
+        Guarded<float> partial(int64_t{s.count} * momentum_parts(s), stream);
+        Guarded<float> scales(s.count, stream);
         Guarded<T> Z(matrices.size(), stream);
         const int64_t bytes = ortho_scratch_bytes(method, matrices);
         Guarded<std::byte> scratch(bytes, stream);
@@ -62,7 +63,11 @@ struct StackRun {
             O = static_cast<const T*>(orthogonalize(Z.data(), scratch.data(), matrices, method, context));
         Guarded<float> out(std::vector<float>(static_cast<size_t>(slices.size()), 0.0f), stream);
         fold_update<T, float>(out.data(), nullptr, O, nullptr, s, u.layout(), stream);
-        partial.get(), scales.get(), Z.get(), scratch.get(), slices.get();  // canaries
+        partial.get();
+        scales.get();
+        Z.get();
+        scratch.get();
+        slices.get();  // canaries
         std::vector<float> all = out.get();
         std::vector<std::vector<float>> result;
         for (int i = 0; i < s.count; ++i) {

@@ -153,11 +153,10 @@ TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
 // stores the same type. With few singular values, the plain program may by chance be closer than its roundings, which
 // are added: R, Z and X in each step, and the norm of X, its root, its inverse and the quotient.
 double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
-    const Arithmetic& in = method.dtype == DType::f32    ? kPlain<float>
-                           : method.dtype == DType::bf16 ? kPlain<bf16>
-                                                         : kPlain<f16>;
+    const Arithmetic& in_16_bits = method.dtype == DType::bf16 ? kPlain<bf16> : kPlain<f16>;
+    const Arithmetic& in = method.dtype == DType::f32 ? kPlain<float> : in_16_bits;
     const NsSet set = ns_set(method.ortho);
-    auto restarts = [&](int step) { return restarts_after(method.dtype, step); };
+    auto restarts = [&](int ns_steps) { return restarts_after(method.dtype, ns_steps); };
     const Matrix plain = method.form == NsForm::gram
                              ? gram_newton_schulz(x, set, method.ns_steps, in, restarts, method.aol)
                              : newton_schulz(x, set, method.ns_steps, in, method.aol);
@@ -242,9 +241,11 @@ TEST_CASE("optim/orthogonalize: four steps with AOL are as accurate as five with
         for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic}) {
             const Matrix x = input(spectrum, 128, 128, 5);
             const Matrix polar = polar_factor(x);
-            auto left = [&](const OrthoMethod& method) { return relative(orthogonalized(context, x, method), polar); };
-            const double five = left({ortho, 5, NsForm::standard, DType::f32});
-            const double aol = left({ortho, 4, NsForm::standard, DType::f32, true});
+            auto error_of_method = [&](const OrthoMethod& method) {
+                return relative(orthogonalized(context, x, method), polar);
+            };
+            const double five = error_of_method({ortho, 5, NsForm::standard, DType::f32});
+            const double aol = error_of_method({ortho, 4, NsForm::standard, DType::f32, true});
             INFO(name_of(ortho) << ", spectrum " << int(spectrum) << ": " << five << ", " << aol);
             if (spectrum == Spectrum::gaussian) REQUIRE(std::abs(aol - five) <= 0.03);  // .01 to .02 at 768
             if (spectrum == Spectrum::harmonic) REQUIRE(aol >= five + 0.01);            // .25 to .5 at 768

@@ -14,7 +14,8 @@ namespace {
 
 OptimizerOptions options_of(Method method, int K = 2) {
     OptimizerOptions o;
-    o.method = method, o.teon_k = K;
+    o.method = method;
+    o.teon_k = K;
     return o;
 }
 

@@ -16,9 +16,11 @@ namespace {
 
 OptimizerOptions soap_options(int max_dim = 10000) {
     OptimizerOptions o;
-    o.method = Method::soap, o.lr = 0.01f;
+    o.method = Method::soap;
+    o.lr = 0.01f;
     o.beta1 = o.beta2 = 0.95f;
-    o.soap_frequency = 3, o.soap_max_dim = max_dim;
+    o.soap_frequency = 3;
+    o.soap_max_dim = max_dim;
     return o;
 }
 
@@ -183,7 +185,8 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
     const std::vector<float> before = run.all();
-    run.set_grads(1), run.step();
+    run.set_grads(1);
+    run.step();
     const std::vector<float> after = run.all();
     for (const ParamRow& row : table.rows()) {
         const bool same = std::equal(before.begin() + row.offset, before.begin() + row.offset + row.size(),
@@ -191,7 +194,8 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
         REQUIRE(same == is_hidden_matrix(row.role));
     }
     const std::string state = run.state_bytes();
-    run.set_grads(2), run.step(1, 1);
+    run.set_grads(2);
+    run.step(1, 1);
     REQUIRE((bytes_of(run.all()) == bytes_of(after) && run.state_bytes() == state));
     REQUIRE(run.optimizer.step_waits());
 
@@ -216,10 +220,12 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
 TEST_CASE("optim/soap: the numbers of shared directions are state of their own, from which a run continues") {
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
-    run.set_grads(1), run.step();  // a 12 x 8 matrix has rank 8
+    run.set_grads(1);
+    run.step();  // a 12 x 8 matrix has rank 8
     REQUIRE(state_of(run, "h.0.up.left_shared")(0, 0) == 4);
     REQUIRE(state_of(run, "h.0.up.right_shared")(0, 0) == 0);
-    run.set_grads(2), run.step();
+    run.set_grads(2);
+    run.step();
     for (const double second : state_of(run, "h.0.up.v").a) REQUIRE(second >= 0);
 
     Run resumed(table, soap_options());
@@ -230,8 +236,10 @@ TEST_CASE("optim/soap: the numbers of shared directions are state of their own, 
         resumed.set(loaded[i].data, fetch(saved[i].data, saved[i].size(), run.context));
     resumed.updates = run.updates;
     for (int t = 3; t <= 8; ++t) {
-        run.set_grads(t), run.step();
-        resumed.set_grads(t), resumed.step();
+        run.set_grads(t);
+        run.step();
+        resumed.set_grads(t);
+        resumed.step();
         REQUIRE(same_bits(resumed.all(), run.all()));
     }
 }
@@ -245,7 +253,8 @@ TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ra
         Run other(table, options);
         const std::vector<float> begin = run.all();
         for (int t = 1; t <= 25; ++t) {
-            run.set_grads(t), run.step();
+            run.set_grads(t);
+            run.step();
             for (int row = 0; row < table.count(); ++row) {
                 std::vector<float> grad = random_values<float>(table[row].size(), uint64_t{1000} * t + row);
                 for (size_t i = 0; i < grad.size(); i += 2) grad[i] *= 1 + 0x1p-23f;
@@ -289,9 +298,9 @@ TEST_CASE("optim/soap: weights do not move along directions that no gradient had
         run.step();
     }
     const Matrix moved = combination(1, matrix_of(run.weights(row), m, n), -1, before);
-    const Matrix left = polar_factor(u);
-    const Matrix right = polar_factor(v);
-    const Matrix within = left * transposed(left) * moved * transposed(right) * right;
+    const Matrix left_factor = polar_factor(u);
+    const Matrix right_factor = polar_factor(v);
+    const Matrix within = left_factor * transposed(left_factor) * moved * transposed(right_factor) * right_factor;
     REQUIRE(frobenius(moved) >= 0.05);
     INFO(distance(moved, within) / frobenius(moved));
     // Rounding, 2^-24 of the gradient's largest elements, divided by 2^-10 of its root mean square: 2e-3 for each of 92
@@ -307,7 +316,8 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
     run.set_grads(1);
     run.set(run.params.grad(row), std::vector<float>(table[row].size(), 0));
     run.step();
-    run.set_grads(2), run.step();
+    run.set_grads(2);
+    run.step();
     const std::vector<float> after = run.weights(row);
     const double lr = soap_options().lr;
     const double keep = 1 - lr * soap_options().weight_decay * table[row].decay;

@@ -17,7 +17,9 @@ constexpr Role kHidden[] = {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Ro
 OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
                             std::set<Role> roles = {Role::q, Role::k, Role::v}) {
     OptimizerOptions o;
-    o.method = method, o.teon_k = K, o.teon_mode = mode;
+    o.method = method;
+    o.teon_k = K;
+    o.teon_mode = mode;
     o.teon_roles = std::move(roles);
     return o;
 }
@@ -25,9 +27,9 @@ OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
 // Returns whether the plan contains each row exactly once.
 bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     std::vector<int> seen(table.count(), 0);
-    for (int row : plan.element_params) seen[row]++;
+    for (int row : plan.element_params) ++seen[row];
     for (const Stack& stack : plan.stacks)
-        for (int row : stack.params) seen[row]++;
+        for (int row : stack.params) ++seen[row];
     for (int count : seen)
         if (count != 1) return false;
     return true;
@@ -109,7 +111,7 @@ TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role
             std::vector<int> seen(p.stacks.size(), 0);
             int64_t largest = 0;
             for (const StackGroup& group : group_stacks(p, o)) {
-                for (int s : group.stacks) seen[s]++;
+                for (int s : group.stacks) ++seen[s];
                 REQUIRE((group.chunk >= 1 && group.chunk <= static_cast<int>(group.stacks.size())));
                 REQUIRE((scratch_bytes(group) <= kScratchBound || group.chunk == 1));
                 largest = std::max(largest, scratch_bytes(group));

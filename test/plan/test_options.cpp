@@ -342,14 +342,14 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     for (const auto& config : {std::vector<std::string>{"--config", other}, {"--config=" + other}}) {
         std::vector<std::string> flags = config;
         flags.insert(flags.end(), {"--resume", "--out", folder.path(), "--lr", "0.5"});
-        const Options own = *parse(flags);
-        REQUIRE(own.config_fault == "");
-        REQUIRE(own.steps == 500);
-        REQUIRE(own.tokens == 0);
-        REQUIRE(own.fields.empty());
-        REQUIRE(own.keep_last == 3);
-        REQUIRE(own.micro_batch == 0);
-        REQUIRE(own.optimizer.lr == 0.5f);
+        const Options own_options = *parse(flags);
+        REQUIRE(own_options.config_fault == "");
+        REQUIRE(own_options.steps == 500);
+        REQUIRE(own_options.tokens == 0);
+        REQUIRE(own_options.fields.empty());
+        REQUIRE(own_options.keep_last == 3);
+        REQUIRE(own_options.micro_batch == 0);
+        REQUIRE(own_options.optimizer.lr == 0.5f);
     }
     // A prompt of one kind replaces the run's prompt of the other kind.
     save({"--data", "x", "--sample-every", "5", "--prompt-tokens", "1,2"});
@@ -452,11 +452,11 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype fp8")) {
         const std::vector<std::string> flags = words(flag);
-        const std::vector<std::string> found = changed({}, flags);
-        REQUIRE(found.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
-                                     ? 2
-                                     : 1));  // the flag, and perhaps a value that follows from it
-        REQUIRE(found[0].find(flags[0] + " ") == 0);
-        REQUIRE(contains(found[0], "(was "));
+        const std::vector<std::string> changes = changed({}, flags);
+        REQUIRE(changes.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
+                                       ? 2
+                                       : 1));  // the flag, and perhaps a value that follows from it
+        REQUIRE(changes[0].find(flags[0] + " ") == 0);
+        REQUIRE(contains(changes[0], "(was "));
     }
 }
