@@ -56,7 +56,8 @@ void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, con
             else
                 return t.choice(f.flag(), *value, f.help);
         }();
-        json absent = std::is_same_v<T, int> ? json(0) : json();
+        json absent;
+        if constexpr (std::is_same_v<T, int>) absent = 0;
         if (f.default_text.empty())
             absent = row.get();
         else

@@ -154,16 +154,15 @@ double difference_after_four_steps(const ParamTable& table, const OptimizerOptio
 // 2^-24 by their slope (jordan 3.4^5 = 485, polar-express 979). Rounding of the weights is below 1e-5 of a step.
 constexpr double kFourSteps = 3e-4;
 
-}  // namespace
+struct StepCase {
+    const char* name;
+    OptimizerOptions options;
+};
 
-TEST_CASE("optim/teon: steps match float64 by the paper's matricization, for every mode, method and option") {
-    const ParamTable table = make_table(kSmall);
+// Every mode, method and option.
+std::vector<StepCase> cases_of_steps() {
     const std::set<Role> roles = {Role::q, Role::k, Role::v, Role::mlp_up, Role::mlp_down};
-    struct Case {
-        const char* name;
-        OptimizerOptions options;
-    };
-    std::vector<Case> cases;
+    std::vector<StepCase> cases;
     for (int mode : {1, 2, 3})
         for (int K : {2, 3, 5}) cases.push_back({"mode", teon_options(K, mode, roles)});
     auto with = [&](const char* name, auto change) {
@@ -234,7 +233,14 @@ TEST_CASE("optim/teon: steps match float64 by the paper's matricization, for eve
         o.weight_decay = 0.02f;
     });
     with("lr scale", [](auto& o) { o.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}; });
-    for (const Case& c : cases) {
+    return cases;
+}
+
+}  // namespace
+
+TEST_CASE("optim/teon: steps match float64 by the paper's matricization, for every mode, method and option") {
+    const ParamTable table = make_table(kSmall);
+    for (const StepCase& c : cases_of_steps()) {
         const double d = difference_after_four_steps(table, c.options);
         INFO(c.name << ", mode " << c.options.teon_mode << ", K " << c.options.teon_k << ": " << d);
         REQUIRE(d <= kFourSteps);
