@@ -66,7 +66,8 @@ TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive comp
 }
 
 TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that share keys") {
-    agrees_with_oracle({1, 1000, 2, 1, 64}, random_inputs<bf16>({1, 1000, 2, 1, 64}, 1300));
+    // 18 tiles of 64 rows: each ring of stages, of which the longest has 6, is filled three times.
+    agrees_with_oracle({1, 1100, 2, 1, 64}, random_inputs<bf16>({1, 1100, 2, 1, 64}, 1300));
     agrees_with_oracle({1, 300, 4, 2, 64}, random_inputs<bf16>({1, 300, 4, 2, 64}, 305));  // two groups of heads
     agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
 }

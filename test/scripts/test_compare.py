@@ -298,7 +298,8 @@ class CompareTest(Case):
         noise, gain = (0.0, 0.5, 1.0, -0.3), (0.010, 0.012, 0.008, 0.011)
         for seed in range(4):
             write_run(self.folder / f"a{seed}", "muon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed]))
-            write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed] - gain[seed]))
+            # In the opposite order of names: seeds make pairs, and not the positions in a list.
+            write_run(self.folder / f"b{9 - seed}", "teon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed] - gain[seed]))
         write_run(self.folder / "c8", "adamw", seed=8, losses=(4, 3, 2.5, 3.0))
         write_run(self.folder / "c9", "adamw", seed=9, losses=(4, 3, 2.5, 3.1))
         header, rows, notes, _ = self.rows(*(self.folder / f"{x}*" for x in "abc"))

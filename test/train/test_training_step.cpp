@@ -1,5 +1,7 @@
 // In a training step the host only queues work. It allocates nothing, frees nothing and waits only for work that is two
 // batches or one step old, so that the device never runs dry. The whole step can be captured as a graph.
+#include <cmath>
+
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
 #include "model/decoder.h"
@@ -12,6 +14,7 @@
 #include "test/support/temp_dir.h"
 #include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
+#include "train/evaluation.h"
 #include "train/trainer.h"
 
 #include "test/support/catch.h"
@@ -21,11 +24,11 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int kB = 2, kT = 16, kMicroSteps = 3;
+constexpr int kB = 2, kT = 16, kMicroSteps = 3, kV = 50;
 
 DecoderConfig small_config(bool llama, int layers = 2) {
     DecoderConfig c = llama ? llama_family().config("tiny") : gpt2_family().config("tiny");
-    c.L = layers, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = 50, c.max_T = kT;
+    c.L = layers, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = kV, c.max_T = kT;
     return c;
 }
 
@@ -47,7 +50,7 @@ struct Step {
     Context context;
     std::unique_ptr<Model> model;
     Optimizer optimizer;
-    std::vector<int> tokens = random_ints(kB * kT, 1, 50), targets = random_ints(kB * kT, 2, 50);
+    std::vector<int> tokens = random_ints(kB * kT, 1, kV), targets = random_ints(kB * kT, 2, kV);
     DeviceBatch batch{tokens, targets, kB, kT, context.stream};
     Buffer<float> losses{kB * kT}, sums{2};
     Buffer<StepControl> control{1};
@@ -83,11 +86,11 @@ struct Training {
     Trainer trainer;
 
     Training(bool llama, Method method, bool graphs, Ortho ortho = Ortho::polar_express, int layers = 2,
-             int offloaded_blocks = 0)
-        : loader(open_shards(shards(folder), "train"), loader_options()),
+             int offloaded_blocks = 0, bool ahead = true)
+        : loader(written_data(folder)),
           model(make_decoder(small_config(llama, layers), {.B = kB, .T = kT, .offloaded_blocks = offloaded_blocks},
                              context)),
-          options(trainer_options(method, graphs, ortho)),
+          options(trainer_options(method, graphs, ortho, ahead)),
           optimizer(model->params(), options.optimizer, context),
           trainer(*model, optimizer, loader, options, context) {
         model->params().initialize(1, context.stream);
@@ -95,25 +98,47 @@ struct Training {
 
     std::vector<float> weights() { return read(masters_of(model->params()), model->table().size(), context.stream); }
 
+    // Another loader of the same batches.
+    Loader same_data() const { return Loader(open_shards(folder.path(), "train"), loader_options()); }
+
 private:
-    static std::string shards(const TempDir& folder) {
+    static Loader written_data(const TempDir& folder) {
         std::vector<uint32_t> tokens;
-        for (int token : random_ints(4000, 3, 50)) tokens.push_back(static_cast<uint32_t>(token));
+        for (int token : random_ints(4000, 3, kV)) tokens.push_back(static_cast<uint32_t>(token));
         write_shard(folder / "a_train_000000.bin", tokens);
-        return folder.path();
+        return Loader(open_shards(folder.path(), "train"), loader_options());
     }
     static LoaderOptions loader_options() {
         LoaderOptions l;
-        l.B = kB, l.T = kT, l.vocab_size = 50;
+        l.B = kB, l.T = kT, l.vocab_size = kV;
         return l;
     }
-    static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho) {
+    static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho, bool ahead) {
         TrainerOptions o;
         o.steps = 12, o.batch_tokens = kMicroSteps * kB * kT, o.micro_steps = kMicroSteps;
-        o.optimizer = optimizer_options(method), o.optimizer.ortho = ortho, o.graphs = graphs;
+        o.optimizer = optimizer_options(method), o.optimizer.ortho = ortho, o.graphs = graphs, o.ahead = ahead;
         return o;
     }
 };
+
+// Sum of a batch's cross-entropies in nats, in float64 from the model's logits.
+double sum_of_losses(Training& t, const Batch& batch) {
+    const int rows = batch.B * batch.T;
+    Buffer<float> on_device(int64_t{rows} * kV);
+    t.model->logits(on_device.data(), batch, 0, rows);
+    const std::vector<float> logits = read(on_device.data(), on_device.size(), t.context.stream);
+    std::vector<int> targets(rows);
+    download(targets.data(), batch.targets, rows, t.context.stream);
+    t.context.stream.synchronize();
+    double sum = 0;
+    for (int row = 0; row < rows; ++row) {
+        const float* x = logits.data() + int64_t{row} * kV;
+        double exponentials = 0;
+        for (int v = 0; v < kV; ++v) exponentials += std::exp(double{x[v]} - x[targets[row]]);
+        sum += std::log(exponentials);
+    }
+    return sum;
+}
 
 }  // namespace
 
@@ -168,6 +193,44 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
                 }
                 REQUIRE(same_bits(replayed.weights(), queued.weights()));
             }
+}
+
+// Logits are computed between the steps, so that this holds between replays of graphs, too.
+TEST_CASE("train/trainer: the loss of a step is the mean over its micro-batches, from logits in float64") {
+    for (const bool llama : {false, true})
+        for (const bool graphs : {false, true}) {
+            CAPTURE(llama, graphs);
+            Training t(llama, Method::teon, graphs, Ortho::polar_express, 2, 0, false);
+            Loader batches = t.same_data();
+            for (int step = 0; step < 10; ++step) {
+                double sum = 0;
+                for (int i = 0; i < kMicroSteps; ++i) sum += sum_of_losses(t, batches.next(t.context.stream));
+                const double expected = sum / (kMicroSteps * kB * kT);
+                const auto metrics = t.trainer.step();
+                REQUIRE(metrics.has_value());
+                // 96 losses, each with the rounding errors of a sum of 50 exponentials, are summed in float.
+                REQUIRE(std::abs(metrics->loss - expected) <= 16 * kUnitRoundoff<float> * expected);
+            }
+        }
+}
+
+TEST_CASE("train/trainer: an evaluation between steps that are replayed changes no bit, and is right") {
+    for (const bool llama : {false, true}) {
+        CAPTURE(llama);
+        Training undisturbed(llama, Method::teon, true);
+        Training evaluated(llama, Method::teon, true);
+        Training queued(llama, Method::teon, false);
+        constexpr int kWindows = 5;  // the last batch is not full
+        Loader validation = evaluated.same_data();
+        Loader again = queued.same_data();
+        Evaluator evaluator(*evaluated.model, validation, kB, kT, kWindows, evaluated.context);
+        Evaluator expected(*queued.model, again, kB, kT, kWindows, queued.context);
+        for (int i = 0; i < 12; ++i) {
+            for (Training* t : {&undisturbed, &evaluated, &queued}) t->trainer.step();
+            if (i % 3 == 2) REQUIRE(evaluator.run()->loss == expected.run()->loss);
+        }
+        REQUIRE(same_bits(evaluated.weights(), undisturbed.weights()));
+    }
 }
 
 TEST_CASE("train/trainer: with blocks offloaded, steps that are queued or replayed give the same bits") {
