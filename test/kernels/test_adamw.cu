@@ -191,8 +191,8 @@ TEST_CASE("kernels/adamw: with cautious weight decay, an update of exactly zero 
     Guarded<float> v(none, stream);
     Guarded<float> grad(none, stream);
     float* no_work = nullptr;
-    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, rate, kBeta1, kBeta2,
-                       kEps, stream);
+    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, rate,
+                       {kBeta1, kBeta2, kEps}, stream);
     REQUIRE(same_bits(master.get(), expected));
     master.set(weight);
     teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 4, rate, 0.9f, 0.99f, stream);
