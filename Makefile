@@ -240,7 +240,8 @@ gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 m
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/scripts/test_docs.py
 
-lint:  ## Check the Python code (ruff)
+lint:  ## Check how the C++ and CUDA code is written, and the Python code (ruff)
+	@$(PYTHON) scripts/check_statements.py
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
 # Defined before the rule that uses it, because make expands prerequisites when it reads a rule.

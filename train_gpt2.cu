@@ -1,4 +1,5 @@
 // Trains GPT-2. ./train_gpt2 --help shows examples; ./train_gpt2 --plan-only shows what a run would need.
+// Its block is in model/block.h; docs/architecture.md shows it forward and backward, with the kernel of each line.
 #include "model/gpt2.h"
 #include "train/run.h"
 

@@ -1,4 +1,5 @@
 // Trains LLaMA. ./train_llama --help shows examples; ./train_llama --plan-only shows what a run would need.
+// Its block is in model/block.h; docs/architecture.md shows it forward and backward, with the kernel of each line.
 #include "model/llama.h"
 #include "train/run.h"
 

@@ -1,4 +1,5 @@
 // Trains Qwen3. ./train_qwen3 --help shows examples; ./train_qwen3 --plan-only shows what a run would need.
+// Its block is in model/block.h; docs/architecture.md shows it forward and backward, with the kernel of each line.
 #include "model/qwen3.h"
 #include "train/run.h"
 

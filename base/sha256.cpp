@@ -39,7 +39,14 @@ void Sha256::compress(const uint8_t* block) {
         const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + K[t] + w[t];
         const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
         const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-        h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+        h = g;
+        g = f;
+        f = e;
+        e = d + t1;
+        d = c;
+        c = b;
+        b = a;
+        a = t1 + t2;
     }
     const uint32_t next[8] = {a, b, c, d, e, f, g, h};
     for (size_t i = 0; i < 8; ++i) state_[i] += next[i];
@@ -56,7 +63,9 @@ void Sha256::update(const void* data, size_t bytes) {
             std::memcpy(block_.data() + held, p, n);
             if (held + n == 64) compress(block_.data());
         }
-        p += n, bytes -= n, bytes_ += n;
+        p += n;
+        bytes -= n;
+        bytes_ += n;
     }
 }
 

@@ -71,10 +71,10 @@ namespace {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-std::string without_middle(std::string_view text, size_t most) {
-    if (text.size() <= most) return std::string(text);
-    size_t begin = most * 2 / 3;
-    size_t end = text.size() - most / 4;
+std::string without_middle(std::string_view text, size_t max_bytes) {
+    if (text.size() <= max_bytes) return std::string(text);
+    size_t begin = max_bytes * 2 / 3;
+    size_t end = text.size() - max_bytes / 4;
     while (begin > 0 && continues_character(text[begin])) --begin;
     while (end < text.size() && continues_character(text[end])) ++end;
     return fmt::format("{}...{}", text.substr(0, begin), text.substr(end));
@@ -97,8 +97,10 @@ std::string shortened(std::string_view text) {
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
     size_t begin = 0;
-    for (size_t comma; (comma = text.find(',', begin)) != std::string::npos; begin = comma + 1)
+    for (size_t comma = text.find(','); comma != std::string::npos; comma = text.find(',', begin)) {
         parts.push_back(text.substr(begin, comma - begin));
+        begin = comma + 1;
+    }
     parts.push_back(text.substr(begin));
     return parts;
 }

@@ -55,7 +55,8 @@ public:
     }
 
 private:
-    static constexpr int kRows = 1024, kCols = 4096;
+    static constexpr int kRows = 1024;
+    static constexpr int kCols = 4096;
 
     void fill(int64_t bytes) {
         const int64_t n = bytes / static_cast<int64_t>(sizeof(T));
@@ -106,8 +107,10 @@ struct AttentionTensors {
     AttentionTensors(Memory& m, const AttentionShape& s) {
         const int64_t rows = int64_t{s.B} * s.T;
         const int64_t C = int64_t{s.NH} * s.HS;
-        qkv = m.take<T>(rows * s.qkv_width()), dqkv = m.take<T>(rows * s.qkv_width());
-        out = m.take<T>(rows * C), dout = m.take<T>(rows * C);
+        qkv = m.take<T>(rows * s.qkv_width());
+        dqkv = m.take<T>(rows * s.qkv_width());
+        out = m.take<T>(rows * C);
+        dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
         scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
         const size_t flash_bytes = flash_attention_scratch_bytes(s, true);
@@ -268,7 +271,8 @@ void step_kernels(Bench& b) {
         T* y = m.take<T>(int64_t{N} * F);
         T* x = m.take<T>(int64_t{N} * F);
         b.kernel("GELU forward", L, 0, 4.0 * N * F, [&] { gelu_forward(y, x, int64_t{N} * F, stream); });
-        y = m.take<T>(int64_t{N} * F), x = m.take<T>(int64_t{N} * F);
+        y = m.take<T>(int64_t{N} * F);
+        x = m.take<T>(int64_t{N} * F);
         float* db = m.take<float>(F);
         void* scratch = m.take<std::byte>(static_cast<int64_t>(gelu_backward_scratch_bytes(N, F)));
         b.kernel("GELU backward", L, 0, 6.0 * N * F, [&] { gelu_backward(y, db, scratch, x, y, N, F, true, stream); });

@@ -18,15 +18,18 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr int V = 50257, DELIMITER = V - 1, T = 1024, SHARDS = 4;
-constexpr int64_t TOKENS_PER_SHARD = 8 << 20;
+constexpr int V = 50257;
+constexpr int kDelimiter = V - 1;
+constexpr int T = 1024;
+constexpr int kShards = 4;
+constexpr int64_t kTokensPerShard = 8 << 20;
 
 // Random tokens with frequencies as in text, about 1 / rank, and a delimiter every 500 tokens on average.
 std::vector<uint32_t> text_like(int64_t n, std::mt19937_64& random) {
     std::vector<uint32_t> tokens(n);
     for (uint32_t& token : tokens) {
         double u = static_cast<double>(random() >> 11) * 0x1p-53;
-        token = random() % 500 == 0 ? DELIMITER : static_cast<uint32_t>(std::pow(V, u)) - 1;
+        token = random() % 500 == 0 ? kDelimiter : static_cast<uint32_t>(std::pow(V, u)) - 1;
     }
     return tokens;
 }
@@ -76,14 +79,14 @@ void run() {
     fmt::print("{:<10} {:<6} {:>10} {:>16} {:>9}\n", "tokens", "mask", "B", "Mtokens/s/core", "waiting");
     for (int width : {2, 4}) {
         test::TempDir folder;
-        for (int s = 0; s < SHARDS; ++s) {
-            test::write_shard(folder / fmt::format("bench_train_{:06}.bin", s), text_like(TOKENS_PER_SHARD, random),
+        for (int s = 0; s < kShards; ++s) {
+            test::write_shard(folder / fmt::format("bench_train_{:06}.bin", s), text_like(kTokensPerShard, random),
                               width);
         }
         std::vector<ShardInfo> shards = open_shards(folder.path(), "train");
         for (bool mask : {false, true}) {
             for (int B : {8, 64}) {
-                const LoaderOptions o{.B = B, .T = T, .vocab_size = V, .document_mask = mask, .delimiter = DELIMITER};
+                const LoaderOptions o{.B = B, .T = T, .vocab_size = V, .document_mask = mask, .delimiter = kDelimiter};
                 const double rate = throughput(shards, o);
                 const std::string waits = B == 8 ? fmt::format("{:.2f}%", 100 * waiting(shards, o)) : "-";
                 fmt::print("{:<10} {:<6} {:>10} {:>16.0f} {:>9}\n", width == 2 ? "uint16" : "uint32",

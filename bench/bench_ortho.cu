@@ -30,7 +30,10 @@ std::vector<double> gaussian(const Shape& s) {
     std::normal_distribution<double> normal;
     std::vector<double> x(static_cast<size_t>(s.rows) * s.cols);
     double norm = 0;
-    for (double& v : x) v = normal(engine), norm += v * v;
+    for (double& v : x) {
+        v = normal(engine);
+        norm += v * v;
+    }
     for (double& v : x) v /= std::sqrt(norm);
     return x;
 }
@@ -160,7 +163,8 @@ void run(int rows) {
 
 int main(int argc, char** argv) {
     return bench::run_main([&] {
-        const int rows = argc > 1 ? std::atoi(argv[1]) : device_info().is_gpu ? 2048 : 1280;
+        const int default_rows = device_info().is_gpu ? 2048 : 1280;
+        const int rows = argc > 1 ? std::atoi(argv[1]) : default_rows;
         CHECK_USAGE(argc <= 2 && rows >= kShapes[0].rows, "bench_ortho [ROWS]: must be at least {}", kShapes[0].rows);
         run(rows);
     });

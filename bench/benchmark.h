@@ -25,7 +25,8 @@ struct Times {
 inline Times measure(const Stream& stream, const std::function<void()>& run) {
     constexpr int kMeans = 7;
     constexpr double kLeastMs = 10;
-    Event from, to;
+    Event from;
+    Event to;
     const auto mean_of = [&](int runs) {
         from.record(stream);
         for (int i = 0; i < runs; ++i) run();

@@ -36,7 +36,8 @@ public:
     double median_ms(int steps) {
         std::vector<double> ms;
         for (int i = 0; i < steps; ++i) {
-            Event begin, end;
+            Event begin;
+            Event end;
             begin.record(context.stream);
             step();
             end.record(context.stream);

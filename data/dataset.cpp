@@ -78,14 +78,14 @@ std::string folder_of(const std::string& path) {
 }
 
 // Compares shards with the manifest beside them.
-void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& out) {
+void compare(const Manifest& m, const std::vector<ShardInfo>& shards, DataSet& out) {
     if (!m.lists) return;
-    for (const ShardInfo& shard : found) {
+    for (const ShardInfo& shard : shards) {
         const auto listed = m.shards.find(fs::path(shard.path).filename().string());
         CHECK_USAGE(listed != m.shards.end(), "{}: {} does not list it; keep shards of one preparation in a folder",
                     shard.path, m.described_by);
         const ListedShard& l = listed->second;
-        const int64_t bytes = SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
+        const int64_t bytes = kShardHeaderBytes + shard.tokens * shard.bytes_per_token;
         CHECK_USAGE(l.tokens == shard.tokens && (l.bytes < 0 || l.bytes == bytes),
                     "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
                     shard.path, shard.tokens, bytes, m.described_by, l.tokens, l.bytes);
@@ -95,11 +95,11 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& found, DataSet& ou
     }
 }
 
-// Throws UsageError if a shard of the split is in the manifest but not among `found`, all shards of the folder.
-void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& found,
+// Throws UsageError if a shard of the split is in the manifest but not among `shards`, all those of the folder.
+void check_none_missing(const Manifest& m, const std::string& folder, const std::vector<ShardInfo>& shards,
                         const std::string& split) {
     std::set<std::string> names;
-    for (const ShardInfo& shard : found) names.insert(fs::path(shard.path).filename().string());
+    for (const ShardInfo& shard : shards) names.insert(fs::path(shard.path).filename().string());
     for (const auto& [file, shard] : m.shards)
         CHECK_USAGE(shard.split != split || names.count(file),
                     "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
@@ -205,9 +205,10 @@ void check_same_tokenizer(const TokenInfo& a, const TokenInfo& b) {
 void check_model_tokenizer(const DataSet& data, const std::string& model, int V) {
     std::error_code error;
     const fs::path folder = fs::is_directory(model, error) ? fs::path(model) : fs::path(model).parent_path();
-    const std::string own = tokenizer_identity((folder / "tokenizer").string());
+    const std::string model_tokenizer = tokenizer_identity((folder / "tokenizer").string());
     CHECK_USAGE(
-        (own.empty() || data.tokenizer.empty() || own == data.tokenizer) && data.vocab_size <= V,
+        (model_tokenizer.empty() || data.tokenizer.empty() || model_tokenizer == data.tokenizer) &&
+            data.vocab_size <= V,
         "{}: its tokens (a vocabulary of {}) are not of the tokenizer of {} ({}); prepare the data with that tokenizer",
         data.described_by, data.vocab_size, model, V);
 }
@@ -307,10 +308,10 @@ void verify_content(const DataSet& data) {
                     "scripts/prepare.py",
                     shard.path);
     for (const auto& [path, expected] : data.sha256) {
-        const std::string found = sha256_of_file(path);
-        CHECK(found == expected,
+        const std::string content = sha256_of_file(path);
+        CHECK(content == expected,
               "{}: its content differs from its manifest.json (SHA-256 {}, expected {}); prepare or copy it again",
-              path, found, expected);
+              path, content, expected);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "base/integer.h"
 #include "data/sample_order.h"
@@ -25,15 +26,15 @@ public:
     // rows (n) = 0 .. n - 1 ordered by key[row], ties by row. keys in [0, bound).
     void sort(int* rows, const int* keys, int n, int bound) {
         const int bits = std::max<int>(1, std::bit_width(static_cast<unsigned>(bound - 1)));
-        const int passes = ceil_div(bits, MAX_DIGIT_BITS);
+        const int passes = ceil_div(bits, kMaxDigitBits);
         const int digit_bits = ceil_div(bits, passes);
         const unsigned mask = (1u << digit_bits) - 1;
         scratch_.resize(n);
+        // Passes read one of rows and scratch_ and write the other; the last pass writes rows.
+        int* from = passes % 2 == 1 ? scratch_.data() : rows;
+        int* to = passes % 2 == 1 ? rows : scratch_.data();
         for (int pass = 0; pass < passes; ++pass) {
             auto digit = [=](int row) { return static_cast<unsigned>(keys[row]) >> (pass * digit_bits) & mask; };
-            const bool to_rows = (passes - pass) % 2 == 1;  // the last pass writes rows
-            const int* from = to_rows ? scratch_.data() : rows;
-            int* to = to_rows ? rows : scratch_.data();
             next_.assign(mask + 1, 0);
             for (int i = 0; i < n; ++i) ++next_[digit(i)];
             std::exclusive_scan(next_.begin(), next_.end(), next_.begin(), 0);
@@ -42,18 +43,20 @@ public:
             } else {
                 for (int i = 0; i < n; ++i) to[next_[digit(from[i])]++] = from[i];
             }
+            std::swap(from, to);
         }
     }
 
 private:
-    static constexpr int MAX_DIGIT_BITS = 11;  // 2048 counters: they stay in the first-level cache
+    static constexpr int kMaxDigitBits = 11;  // 2048 counters: they stay in the first-level cache
     std::vector<int> scratch_, next_;
 };
 
 // The arrays of a batch, in their order within a slot.
-enum Array { TOKENS, TARGETS, TOKEN_ORDER, POSITIONS, POSITION_ORDER, DOC_START };
-constexpr int ARRAYS_WITHOUT_MASK = 3, ARRAYS_WITH_MASK = 6;
-constexpr int SAMPLE_INTS = 2;  // the number of the first sample follows the arrays
+enum Array { kTokens, kTargets, kTokenOrder, kPositions, kPositionOrder, kDocStart };
+constexpr int kArraysWithoutMask = 3;
+constexpr int kArraysWithMask = 6;
+constexpr int kSampleInts = 2;  // the number of the first sample follows the arrays
 
 // Reads samples into the arrays of a batch in host memory. Used from one thread at a time.
 class BatchReader {
@@ -70,7 +73,7 @@ public:
 
     // Distance between the arrays of a batch in elements. It aligns each array to 256 bytes, like a Buffer.
     int64_t stride() const { return round_up(int64_t{o_.B} * o_.T, 64); }
-    int64_t arrays_size() const { return stride() * (o_.document_mask ? ARRAYS_WITH_MASK : ARRAYS_WITHOUT_MASK); }
+    int64_t arrays_size() const { return stride() * (o_.document_mask ? kArraysWithMask : kArraysWithoutMask); }
 
     void read_first_windows() {
         for (size_t s = 0; s < shards().size(); ++s) {
@@ -88,10 +91,10 @@ public:
         }
         for (int b = 0; b < o_.B; ++b) {
             reader_.read(window_.data(), places_[b].shard, places_[b].first, int64_t{T} + 1);
-            std::copy_n(window_.data(), T, array(arrays, TOKENS) + int64_t{b} * T);
-            std::copy_n(window_.data() + 1, T, array(arrays, TARGETS) + int64_t{b} * T);
+            std::copy_n(window_.data(), T, array(arrays, kTokens) + int64_t{b} * T);
+            std::copy_n(window_.data() + 1, T, array(arrays, kTargets) + int64_t{b} * T);
         }
-        sorter_.sort(array(arrays, TOKEN_ORDER), array(arrays, TOKENS), o_.B * T, o_.vocab_size);
+        sorter_.sort(array(arrays, kTokenOrder), array(arrays, kTokens), o_.B * T, o_.vocab_size);
         if (o_.document_mask) set_positions(arrays);
         std::memcpy(arrays + arrays_size(), &first_sample, sizeof first_sample);
     }
@@ -100,16 +103,16 @@ public:
     void set_positions(int* arrays) {
         const int T = o_.T;
         for (int b = 0; b < o_.B; ++b) {
-            const int* tokens = array(arrays, TOKENS) + int64_t{b} * T;
-            int* positions = array(arrays, POSITIONS) + int64_t{b} * T;
-            int* doc_start = array(arrays, DOC_START) + int64_t{b} * T;
+            const int* tokens = array(arrays, kTokens) + int64_t{b} * T;
+            int* positions = array(arrays, kPositions) + int64_t{b} * T;
+            int* doc_start = array(arrays, kDocStart) + int64_t{b} * T;
             for (int t = 0, start = 0; t < T; ++t) {
                 if (o_.document_mask && tokens[t] == o_.delimiter) start = t;
                 doc_start[t] = start;
                 positions[t] = t - start;
             }
         }
-        sorter_.sort(array(arrays, POSITION_ORDER), array(arrays, POSITIONS), o_.B * T, T);
+        sorter_.sort(array(arrays, kPositionOrder), array(arrays, kPositions), o_.B * T, T);
     }
 
     template <typename Int>  // int or const int
@@ -144,7 +147,7 @@ const LoaderOptions& checked(const LoaderOptions& o) {
 
 }  // namespace
 
-// Batches use a ring of slots, each with a pinned and a device buffer. Call c of next() returns slot c mod SLOTS:
+// Batches use a ring of slots, each with a pinned and a device buffer. Call c of next() returns slot c mod kSlots:
 //
 //     calls        c - 2        c - 1         c            c + 1        c + 2
 //     slot is      free again   in use        returned     being filled by the thread
@@ -158,7 +161,8 @@ const LoaderOptions& checked(const LoaderOptions& o) {
 // The thread makes no CUDA calls; next() starts the uploads. So the thread cannot disturb the capture of a graph and
 // needs no current device, and a copy still overlaps the work already queued.
 struct Loader::Impl {
-    static constexpr int SLOTS = 4, AHEAD = 2;
+    static constexpr int kSlots = 4;
+    static constexpr int kBatchesAhead = 2;
     struct Slot {
         PinnedBuffer<int> pinned;
         Buffer<int> device;
@@ -168,7 +172,7 @@ struct Loader::Impl {
     LoaderOptions o;
     BatchReader reader;
     Stream copies;
-    Slot slots[SLOTS];
+    Slot slots[kSlots];
     Buffer<int> fixed_positions;  // positions and their order, constant without a document mask
     double wait_ms = 0;
 
@@ -189,15 +193,15 @@ struct Loader::Impl {
         reader.read_first_windows();
         const int64_t stride = reader.stride();
         for (Slot& slot : slots) {
-            const int64_t size = reader.arrays_size() + SAMPLE_INTS;
+            const int64_t size = reader.arrays_size() + kSampleInts;
             slot.pinned = PinnedBuffer<int>(size);
             slot.device = Buffer<int>(size);
         }
         if (!o.document_mask) {
-            std::vector<int> arrays(stride * ARRAYS_WITH_MASK);
+            std::vector<int> arrays(stride * kArraysWithMask);
             reader.set_positions(arrays.data());
             fixed_positions = Buffer<int>(2 * stride);
-            upload(fixed_positions.data(), reader.array(arrays.data(), POSITIONS), 2 * stride, copies);
+            upload(fixed_positions.data(), reader.array(arrays.data(), kPositions), 2 * stride, copies);
             copies.synchronize();
         }
         if (o.prefetch) thread = std::jthread([this](std::stop_token stop) { prefetch(stop); });
@@ -212,14 +216,14 @@ struct Loader::Impl {
     }
 
     int64_t step() const { return int64_t{o.ranks} * o.B; }
-    Slot& slot(int64_t call) { return slots[call % SLOTS]; }
+    Slot& slot(int64_t call) { return slots[call % kSlots]; }
     void fill(int64_t call, int64_t of_sample) {
         reader.read(slot(call).pinned.data(), of_sample + int64_t{o.rank} * o.B);
     }
 
     void prefetch(std::stop_token stop) {
         std::unique_lock lock(mutex);
-        while (work.wait(lock, stop, [&] { return ready < AHEAD && !failure; }) && !stop.stop_requested()) {
+        while (work.wait(lock, stop, [&] { return ready < kBatchesAhead && !failure; }) && !stop.stop_requested()) {
             const uint64_t began = seeks;
             const int64_t call = calls + ready;
             const int64_t of_sample = sample + ready * step();
@@ -273,14 +277,14 @@ struct Loader::Impl {
 
     Batch batch(const int* arrays) const {
         Batch batch{.B = o.B, .T = o.T};
-        batch.tokens = reader.array(arrays, TOKENS);
-        batch.targets = reader.array(arrays, TARGETS);
-        batch.token_order = reader.array(arrays, TOKEN_ORDER);
+        batch.tokens = reader.array(arrays, kTokens);
+        batch.targets = reader.array(arrays, kTargets);
+        batch.token_order = reader.array(arrays, kTokenOrder);
         batch.first_sample = reinterpret_cast<const int64_t*>(arrays + reader.arrays_size());
         if (o.document_mask) {
-            batch.positions = reader.array(arrays, POSITIONS);
-            batch.position_order = reader.array(arrays, POSITION_ORDER);
-            batch.doc_start = reader.array(arrays, DOC_START);
+            batch.positions = reader.array(arrays, kPositions);
+            batch.position_order = reader.array(arrays, kPositionOrder);
+            batch.doc_start = reader.array(arrays, kDocStart);
         } else {
             batch.positions = fixed_positions.data();
             batch.position_order = fixed_positions.data() + reader.stride();

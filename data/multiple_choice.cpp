@@ -11,7 +11,9 @@ namespace teon {
 namespace {
 
 constexpr size_t kHeaderBytes = 1024;
-constexpr int kMagic = 20240522, kVersion = 1, kExampleBegins = 65535;
+constexpr int kMagic = 20240522;
+constexpr int kVersion = 1;
+constexpr int kExampleBegins = 65535;
 
 }  // namespace
 

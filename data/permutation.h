@@ -36,7 +36,7 @@ public:
 private:
     // Small n need the most rounds: with 12 the frequencies of the 720 orders of 6 elements are visibly unequal, with
     // 16 they are not. The rounds cost tens of nanoseconds per window.
-    static constexpr int ROUNDS = 20;
+    static constexpr int kRounds = 20;
 
     // Shifts `value` in [0, size) by an amount that depends on `other` and the round's key. size < 2^32.
     static int64_t shift(int64_t value, int64_t other, uint64_t key, int64_t size) {
@@ -46,8 +46,9 @@ private:
     }
 
     int64_t permute_grid(int64_t i) const {
-        int64_t l = i / b_, r = i % b_;
-        for (int k = 0; k < ROUNDS; k += 2) {
+        int64_t l = i / b_;
+        int64_t r = i % b_;
+        for (int k = 0; k < kRounds; k += 2) {
             l = shift(l, r, keys_[k], a_);
             r = shift(r, l, keys_[k + 1], b_);
         }
@@ -55,7 +56,7 @@ private:
     }
 
     int64_t n_, a_, b_;
-    uint64_t keys_[ROUNDS];
+    uint64_t keys_[kRounds];
 };
 
 }  // namespace teon

@@ -28,7 +28,7 @@ struct Format {
     int32_t magic, version;
     int bytes_per_token;
 };
-constexpr Format FORMATS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr Format kFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 constexpr const char* kBareTokens =
     "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of the same "
@@ -36,8 +36,8 @@ constexpr const char* kBareTokens =
 
 ShardInfo open_shard(const std::string& path) {
     const InputFile file(path);
-    std::byte header[SHARD_HEADER_BYTES];
-    const int64_t n = std::min<int64_t>(file.bytes(), SHARD_HEADER_BYTES);
+    std::byte header[kShardHeaderBytes];
+    const int64_t n = std::min<int64_t>(file.bytes(), kShardHeaderBytes);
     file.read(header, n, 0);
     return parse_shard_header(path, {header, static_cast<size_t>(n)}, file.bytes());
 }
@@ -60,10 +60,10 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
 }
 
 std::vector<std::string> expand_glob(const std::string& pattern) {
-    glob_t found = {};
-    int status = ::glob(pattern.c_str(), 0, nullptr, &found);
-    std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    ::globfree(&found);
+    glob_t matches = {};
+    int status = ::glob(pattern.c_str(), 0, nullptr, &matches);
+    std::vector<std::string> paths(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+    ::globfree(&matches);
     if (status != 0 || paths.empty())
         throw MissingData(fmt::format("{}: no such file or folder, and no file matches it as a pattern", pattern));
     return paths;
@@ -94,9 +94,9 @@ bool is_bare_name(const std::string& path) {
 
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes) {
     CHECK_USAGE(file_bytes > 0, "{}: is empty, expected a token shard; prepare or download it again", path);
-    CHECK_USAGE(header.size() >= SHARD_HEADER_BYTES && file_bytes >= SHARD_HEADER_BYTES,
+    CHECK_USAGE(header.size() >= kShardHeaderBytes && file_bytes >= kShardHeaderBytes,
                 "{}: {} bytes are too few for a token shard (its header takes {}); prepare or download it again", path,
-                file_bytes, SHARD_HEADER_BYTES);
+                file_bytes, kShardHeaderBytes);
     int32_t magic;
     int32_t version;
     int32_t tokens;
@@ -104,19 +104,19 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     std::memcpy(&version, header.data() + 4, 4);
     std::memcpy(&tokens, header.data() + 8, 4);
     const Format* format =
-        std::find_if(std::begin(FORMATS), std::end(FORMATS), [&](const Format& f) { return f.magic == magic; });
-    CHECK_USAGE(format != std::end(FORMATS) || !is_bare_name(path), "{}: {}", path, kBareTokens);
+        std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.magic == magic; });
+    CHECK_USAGE(format != std::end(kFormats) || !is_bare_name(path), "{}: {}", path, kBareTokens);
     CHECK_USAGE(
-        format != std::end(FORMATS),
+        format != std::end(kFormats),
         "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards with "
         "scripts/prepare.py",
-        path, magic, FORMATS[0].magic, FORMATS[1].magic);
+        path, magic, kFormats[0].magic, kFormats[1].magic);
     CHECK_USAGE(version == format->version,
                 "{}: format version {} of magic {}, expected {}; make it again with scripts/prepare.py", path, version,
                 magic, format->version);
     CHECK_USAGE(tokens > 0, "{}: its header says {} tokens, expected at least 1; prepare or download it again", path,
                 tokens);
-    int64_t expected = SHARD_HEADER_BYTES + int64_t{tokens} * format->bytes_per_token;
+    int64_t expected = kShardHeaderBytes + int64_t{tokens} * format->bytes_per_token;
     CHECK_USAGE(file_bytes == expected,
                 "{}: {} bytes, but the {} tokens in its header take {}: it is {}; prepare or download it again", path,
                 file_bytes, tokens, expected, file_bytes < expected ? "cut short" : "too long");
@@ -167,7 +167,7 @@ ShardReader::ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPoli
     : shards_(std::move(shards)),
       vocab_size_(vocab_size),
       policy_(policy),
-      open_(std::min<size_t>(shards_.size(), MAX_OPEN)) {
+      open_(std::min<size_t>(shards_.size(), kMaxOpen)) {
     CHECK(vocab_size >= 1, "vocabulary of {} tokens, expected at least 1", vocab_size);
 }
 
@@ -176,7 +176,7 @@ void ShardReader::read(int* out, int shard, int64_t first, int64_t n) {
     CHECK(first >= 0 && n >= 0 && first + n <= info.tokens, "{}: tokens {} to {} wanted, it has {}", info.path, first,
           first + n, info.tokens);
     raw_.resize(n * info.bytes_per_token);
-    read_with_retries(shard, SHARD_HEADER_BYTES + first * info.bytes_per_token);
+    read_with_retries(shard, kShardHeaderBytes + first * info.bytes_per_token);
     uint32_t largest =
         info.bytes_per_token == 2 ? widen<uint16_t>(out, raw_.data(), n) : widen<uint32_t>(out, raw_.data(), n);
     if (n == 0 || largest < static_cast<uint32_t>(vocab_size_)) return;
@@ -191,7 +191,7 @@ void ShardReader::will_need(int shard, int64_t first, int64_t n) {
     const OpenShard& slot = open_[shard % open_.size()];
     if (slot.shard != shard) return;  // read() opens it and reports a failure
     int width = shards_[shard].bytes_per_token;
-    ::posix_fadvise(slot.file, SHARD_HEADER_BYTES + first * width, n * width, POSIX_FADV_WILLNEED);
+    ::posix_fadvise(slot.file, kShardHeaderBytes + first * width, n * width, POSIX_FADV_WILLNEED);
 }
 
 void ShardReader::read_with_retries(int shard, int64_t offset) {
@@ -240,7 +240,7 @@ int ShardReader::reopen(OpenShard& slot, int shard) {
 }
 
 int64_t ShardReader::file_bytes(int shard) const {
-    return SHARD_HEADER_BYTES + shards_[shard].tokens * shards_[shard].bytes_per_token;
+    return kShardHeaderBytes + shards_[shard].tokens * shards_[shard].bytes_per_token;
 }
 
 }  // namespace teon

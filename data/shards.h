@@ -26,7 +26,7 @@ struct MissingData : UsageError {
     using UsageError::UsageError;
 };
 
-constexpr int SHARD_HEADER_BYTES = 1024;
+constexpr int kShardHeaderBytes = 1024;
 
 // One shard file. Its header agrees with its size, which is checked on opening, before any token is read.
 struct ShardInfo {
@@ -37,7 +37,7 @@ struct ShardInfo {
     std::string content = {};  // sampled_hash (files/file.h), set by identify()
 };
 
-// Parses the first min(file_bytes, SHARD_HEADER_BYTES) bytes of a file of `file_bytes` bytes. Throws UsageError naming
+// Parses the first min(file_bytes, kShardHeaderBytes) bytes of a file of `file_bytes` bytes. Throws UsageError naming
 // `path` and the fault: empty, shorter than a header, wrong magic or version, no tokens, or a size that does not match
 // the number of tokens.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
@@ -81,7 +81,7 @@ public:
     void will_need(int shard, int64_t first, int64_t n);
 
 private:
-    static constexpr int MAX_OPEN = 256;  // files held open; well under the usual limit of 1024 per process
+    static constexpr int kMaxOpen = 256;  // files held open; well under the usual limit of 1024 per process
     struct OpenShard {
         int shard = -1;
         Descriptor file;
@@ -95,7 +95,7 @@ private:
     std::vector<ShardInfo> shards_;
     int vocab_size_;
     ReadPolicy policy_;
-    std::vector<OpenShard> open_;  // shard s uses slot s mod MAX_OPEN; the slot's last shard stays open
+    std::vector<OpenShard> open_;  // shard s uses slot s mod kMaxOpen; the slot's last shard stays open
     std::vector<std::byte> raw_;
 };
 

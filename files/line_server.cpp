@@ -90,10 +90,10 @@ void LineServer::wait_for(short event) {
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::duration<double>(patience_s_);
     while (true) {
-        const std::chrono::duration<double, std::milli> left = deadline - Clock::now();
-        if (left.count() <= 0) fail(fmt::format("does not answer within {} s", patience_s_));
+        const std::chrono::duration<double, std::milli> remaining_time = deadline - Clock::now();
+        if (remaining_time.count() <= 0) fail(fmt::format("does not answer within {} s", patience_s_));
         pollfd waiting = {socket_, event, 0};
-        const int ready = ::poll(&waiting, 1, static_cast<int>(left.count()) + 1);
+        const int ready = ::poll(&waiting, 1, static_cast<int>(remaining_time.count()) + 1);
         if (ready > 0) return;
         if (ready < 0 && errno != EINTR) fail(std::strerror(errno));
     }

@@ -32,14 +32,14 @@ TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
         const bool here = generation.contains(key) && !generation[key].is_null();
         const std::string& path_of_key = here ? other : path;
         const nlohmann::json value = here ? generation[key] : config.value(key, nlohmann::json());
-        std::vector<int> found;
+        std::vector<int> tokens_of_key;
         for (const nlohmann::json& token : value.is_array() ? value : nlohmann::json::array({value})) {
             if (token.is_null()) continue;
             CHECK_USAGE(token.is_number_integer() && token.get<int64_t>() >= 0 && token.get<int64_t>() <= INT_MAX,
                         "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
-            found.push_back(token.get<int>());
+            tokens_of_key.push_back(token.get<int>());
         }
-        return found;
+        return tokens_of_key;
     };
     const std::vector<int> begin = tokens("bos_token_id");
     return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
@@ -94,18 +94,18 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
     return refusing_as_usage([&] {
         const std::string folder = local_model(name);
         std::error_code error;
-        std::string found = folder;
+        std::string weights_folder = folder;
         const bool file = fs::is_regular_file(folder, error);
         CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder or file of weights", folder);
         if (file || SafetensorsModel::in(folder)) {
             verify_model(folder);
         } else {
-            found = find_checkpoint(folder).folder;
-            CHECK_USAGE(!found.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
+            weights_folder = find_checkpoint(folder).folder;
+            CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
-        PublishedModel m = describe_model(found, families);
-        if (found != folder) m.run = folder;
-        const SafetensorsModel weights(found);
+        PublishedModel m = describe_model(weights_folder, families);
+        if (weights_folder != folder) m.run = folder;
+        const SafetensorsModel weights(weights_folder);
         m.unused = check_weights(decoder_params(m.config), weights);
         m.content = weights.content();
         return m;

@@ -55,9 +55,9 @@ void Sampler::weigh(std::span<const float> logits, int top) {
 void Sampler::keep_top_p(std::span<const float> logits) {
     std::sort(order_.begin(), order_.end(), likelier(logits));
     weigh(logits, order_[0]);
-    const double wanted = top_p_ * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    const double nucleus_weight = top_p_ * std::accumulate(weights_.begin(), weights_.end(), 0.0);
     size_t kept = 0;
-    for (double sum = 0.0; kept < order_.size() && (kept == 0 || sum < wanted); ++kept) sum += weights_[kept];
+    for (double sum = 0.0; kept < order_.size() && (kept == 0 || sum < nucleus_weight); ++kept) sum += weights_[kept];
     order_.resize(kept);
     std::sort(order_.begin(), order_.end());
 }
@@ -117,8 +117,8 @@ std::vector<int> sample(Generator& generator, const std::vector<int>& prompt, co
     while (true) {
         const int token = sampler.next(*logits);
         text.push_back(token);
-        const bool wanted = !on_token || on_token(token);
-        if (!wanted || limits.ends(token) || sampled() == o.sample_tokens) break;
+        const bool goes_on = !on_token || on_token(token);
+        if (!goes_on || limits.ends(token) || sampled() == o.sample_tokens) break;
         if (generator.length() < generator.capacity())
             logits = &generator.step({token});
         else

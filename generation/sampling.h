@@ -35,8 +35,8 @@ inline void check_prompt_fits(size_t prompt, int context) {
 
 // Returns the maximum number of tokens of the prompt and its sample that the model sees at once.
 inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context) {
-    const size_t wanted = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
-    return static_cast<int>(std::min(wanted, static_cast<size_t>(context)));
+    const size_t tokens = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
+    return static_cast<int>(std::min(tokens, static_cast<size_t>(context)));
 }
 
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens

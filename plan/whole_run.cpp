@@ -42,7 +42,7 @@ std::string data_text(const RunPlan& p) {
         int64_t bytes = 0;
         for (const DataSet* data : {&p.train, &p.val})
             for (const ShardInfo& shard : data->shards)
-                bytes += SHARD_HEADER_BYTES + shard.tokens * shard.bytes_per_token;
+                bytes += kShardHeaderBytes + shard.tokens * shard.bytes_per_token;
         return bytes_on_disk(bytes) + " on disk";
     }
     const int64_t tokens = p.steps * p.options.batch_tokens;

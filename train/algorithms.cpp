@@ -38,12 +38,12 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
         const std::string product = field("product");
         const std::string algorithm = field("algorithm");
         lines_[key(of_device, of_library, product)] = line;
-        if (of_device == device_ && of_library == library_) known_[product] = algorithm;
+        if (of_device == device_ && of_library == library_) choices_[product] = algorithm;
     }
 }
 
 void AlgorithmFile::add(const AlgorithmChoice& c) {
-    known_[c.product] = c.algorithm;
+    choices_[c.product] = c.algorithm;
     lines_[key(device_, library_, c.product)] =
         nlohmann::ordered_json{{"device", device_},        {"library", library_}, {"product", c.product},
                                {"algorithm", c.algorithm}, {"ms", c.ms},          {"first_ms", c.first_ms}}

@@ -16,21 +16,21 @@ Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token,
 void Console::step(const StepMetrics& m) {
     smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
     const std::string speed = count_text(m.tokens_per_s);
-    const std::string left = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
+    const std::string remaining_time = duration_text(static_cast<double>(total_ - m.step) * smoothed_ms_ / 1000);
     const bool due = m.step % log_every_ == 0 || m.step == total_;
     if (m.skip != 0 || (due && !live_.active())) {
         std::string mfu;
+        std::string skip;
         if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
+        if (m.skip != 0) skip = m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite";
         note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
                          m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, speed, mfu,
-                         left,
-                         m.skip == 0            ? ""
-                         : m.skip == kSkipSpike ? " | update skipped: spike"
-                                                : " | update skipped: not finite"));
+                         remaining_time, skip));
     }
     if (live_.active())
-        live_.show(static_cast<double>(m.step) / static_cast<double>(total_),
-                   fmt::format("{}/{} | loss {:.4f} | {} tok/s | ETA {}", m.step, total_, m.loss, speed, left));
+        live_.show(
+            static_cast<double>(m.step) / static_cast<double>(total_),
+            fmt::format("{}/{} | loss {:.4f} | {} tok/s | ETA {}", m.step, total_, m.loss, speed, remaining_time));
 }
 
 void Console::note(const std::string& text) {
@@ -46,7 +46,7 @@ void Console::note(const std::string& text) {
                    stderr);
 }
 
-std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
+std::string profile_table(const Profile& profile, int64_t steps, size_t max_rows) {
     const double n = static_cast<double>(steps);
     double inside = 0;
     double rest = 0;
@@ -58,14 +58,14 @@ std::string profile_table(const Profile& profile, int64_t steps, size_t most) {
     };
     for (size_t i = 0; i < profile.rows.size(); ++i) {
         const Profile::Row& row = profile.rows[i];
-        if (i < most) {
+        if (i < max_rows) {
             line(row.ms, fmt::format("{:.4g}", static_cast<double>(row.calls) / n),
                  row.flops > 0 ? fmt::format("{:.0f}", row.flops / row.ms / 1e6) : "", row.name);
         } else {
             rest += row.ms;
         }
     }
-    if (rest > 0) line(rest, "", "", fmt::format("{} others", profile.rows.size() - most));
+    if (rest > 0) line(rest, "", "", fmt::format("{} others", profile.rows.size() - max_rows));
     line(profile.ms - inside, "", "", "outside of all: copies, waiting, the host");
     return table;
 }

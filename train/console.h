@@ -29,6 +29,6 @@ private:
 
 // Returns a table of share, time, calls and GFLOP/s of the `most` most expensive kernels and products, in descending
 // order of time, over `steps` steps.
-std::string profile_table(const Profile& profile, int64_t steps, size_t most = SIZE_MAX);
+std::string profile_table(const Profile& profile, int64_t steps, size_t max_rows = SIZE_MAX);
 
 }  // namespace teon

@@ -131,7 +131,7 @@ public:
         if (o_.autotune) read_algorithms();
         if (resume) {
             const TrainingState& state = resume->state;
-            read_tensors(resume->found.folder, model_->params(), optimizer_.state(), ctx_.stream);
+            read_tensors(resume->checkpoint.folder, model_->params(), optimizer_.state(), ctx_.stream);
             loader_.seek(state.next_sample);
             saved_step_ = state.step;
             trainer_.restore(state.step, state.control, state.next_sample);
@@ -163,8 +163,9 @@ public:
         best_ = best_of(log.evaluations);
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
-        for (const auto& [folder, fault] : resume->found.passed_over) record(step, "checkpoint_passed_over", fault);
-        if (step < plan_.steps) record(step, "resumed", resume->found.folder);
+        for (const auto& [folder, fault] : resume->checkpoint.passed_over)
+            record(step, "checkpoint_passed_over", fault);
+        if (step < plan_.steps) record(step, "resumed", resume->checkpoint.folder);
         record(step, "log_cut", log.cut);
         for (const nlohmann::json& change : run_["changes"])
             if (change["step"] == step) record(step, change["event"], change["reason"]);
@@ -375,10 +376,11 @@ private:
     // Returns why the run stops, or an empty string. Several ranks stop after the same step: the last one before an
     // aborted step, or the one whose metrics carry the request.
     std::string stop_reason() {
-        const std::string own = stop_.reason();
-        if (ctx_.comm->size() == 1) return own;
-        if (!own.empty()) trainer_.request_stop();
-        return !stop_agreed_ && !trainer_.aborted() ? "" : own.empty() ? "another rank" : own;
+        const std::string reason = stop_.reason();
+        if (ctx_.comm->size() == 1) return reason;
+        if (!reason.empty()) trainer_.request_stop();
+        if (!stop_agreed_ && !trainer_.aborted()) return "";
+        return reason.empty() ? "another rank" : reason;
     }
 
     // Whether --checkpoint-minutes have passed since the last save. Several ranks use rank 0's clock: they save after
@@ -400,7 +402,7 @@ private:
     }
 
     void search_algorithms() {
-        ctx_.linalg.search_algorithms(algorithms_->known(), [this](const AlgorithmChoice& c) {
+        ctx_.linalg.search_algorithms(algorithms_->choices(), [this](const AlgorithmChoice& c) {
             algorithms_->add(c);
             console_.note(
                 fmt::format("algorithm of {}: {:.3f} ms, the first proposal's {:.3f}", c.product, c.ms, c.first_ms));
@@ -408,7 +410,7 @@ private:
     }
 
     // Returns rank 0's answer.
-    bool agree(bool own) { return !broadcast_from_rank_0(own ? "yes" : "", ctx_).empty(); }
+    bool agree(bool decision) { return !broadcast_from_rank_0(decision ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
         std::vector<nlohmann::json> lines;

@@ -29,8 +29,8 @@ std::string broadcast_from_rank_0(const std::string& text, Context& context) {
         return bytes;
     };
     std::string length(sizeof(uint64_t), '\0');
-    const uint64_t own = text.size();
-    std::memcpy(length.data(), &own, sizeof own);
+    const uint64_t text_bytes = text.size();
+    std::memcpy(length.data(), &text_bytes, sizeof text_bytes);
     length = broadcast(length);
     uint64_t size = 0;
     std::memcpy(&size, length.data(), sizeof size);
@@ -52,13 +52,13 @@ namespace {
 
 void check_hash(uint64_t hash, const std::string& what, Context& context) {
     constexpr int64_t words = sizeof hash / sizeof(float);  // sent as floats whose bits are not interpreted
-    Buffer<float> own(words);
-    Buffer<float> all(words * context.comm->size());
-    upload_bytes(own.data(), &hash, sizeof hash, context.stream);
-    context.comm->all_gather(all.data(), own.data(), words, DType::f32, context.stream);
+    Buffer<float> own_hash(words);
+    Buffer<float> all_hashes(words * context.comm->size());
+    upload_bytes(own_hash.data(), &hash, sizeof hash, context.stream);
+    context.comm->all_gather(all_hashes.data(), own_hash.data(), words, DType::f32, context.stream);
     context.comm->join(context.stream);
     std::vector<uint64_t> hashes(context.comm->size());
-    download_bytes(hashes.data(), all.data(), hashes.size() * sizeof hash, context.stream);
+    download_bytes(hashes.data(), all_hashes.data(), hashes.size() * sizeof hash, context.stream);
     context.stream.synchronize();
     for (size_t r = 1; r < hashes.size(); ++r)
         CHECK(hashes[r] == hashes[0], "rank {} has different {} than rank 0", r, what);

@@ -15,18 +15,18 @@ namespace fs = std::filesystem;
 
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder) {
     ResumePoint point;
-    point.found = find_checkpoint(run_folder);
-    if (!point.found.folder.empty()) {
-        point.state = read_training_state(point.found.folder);
+    point.checkpoint = find_checkpoint(run_folder);
+    if (!point.checkpoint.folder.empty()) {
+        point.state = read_training_state(point.checkpoint.folder);
         return point;
     }
     std::string faults;
-    for (const auto& [folder, fault] : point.found.passed_over) faults += (faults.empty() ? "" : "; ") + fault;
+    for (const auto& [folder, fault] : point.checkpoint.passed_over) faults += (faults.empty() ? "" : "; ") + fault;
     CHECK(faults.empty(), "--resume: no checkpoint in {} is whole: {}", run_folder, faults);
     return std::nullopt;
 }
 
-std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own,
+std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own_point,
                                                   Context& context) {
     const auto identity = [&](int64_t step) {
         const std::string path = run_folder + "/" + checkpoint_name(step) + "/manifest.json";
@@ -37,9 +37,9 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
         }
         return fmt::format("{} {:016x}", step, hash_of(manifest));
     };
-    const std::string theirs = broadcast_from_rank_0(own ? identity(own->state.step) : "", context);
+    const std::string theirs = broadcast_from_rank_0(own_point ? identity(own_point->state.step) : "", context);
     if (theirs.empty()) return std::nullopt;
-    if (context.comm->rank() == 0) return own;
+    if (context.comm->rank() == 0) return own_point;
     const int64_t step = std::stoll(theirs);
     const std::string folder = run_folder + "/" + checkpoint_name(step);
     const auto deadline = std::chrono::steady_clock::now() + kSharedFolderPatience;
@@ -67,15 +67,15 @@ void adopt_model(Options& o, const ModelFamily& family, const std::optional<Resu
         CHECK_USAGE(!before.empty(),
                     "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",
                     o.init_from);
-        const PublishedModel given = open_model(o.init_from, {family});
-        CHECK_USAGE(given.folder == before || given.content == content,
+        const PublishedModel named_model = open_model(o.init_from, {family});
+        CHECK_USAGE(named_model.folder == before || named_model.content == content,
                     "--init-from {}: this run began with another model, {}; leave the flag out to continue it, or "
                     "begin another run",
                     o.init_from, before);
     }
     o.init_from = before;
     if (o.init_from.empty()) return;
-    o.adopted = describe_model(resume->found.folder, {family});
+    o.adopted = describe_model(resume->checkpoint.folder, {family});
     o.adopted->content = content;
 }
 
@@ -86,7 +86,7 @@ void clear_remains(const std::string& run_folder, const std::optional<ResumePoin
         if (path.extension() == ".tmp" && checkpoint_step(path.stem().string())) fs::remove_all(path);
     }
     if (!point) return;
-    for (const auto& [folder, fault] : point->found.passed_over) {
+    for (const auto& [folder, fault] : point->checkpoint.passed_over) {
         fs::remove_all(folder + ".damaged");
         fs::rename(folder, folder + ".damaged");
     }

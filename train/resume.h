@@ -10,7 +10,7 @@
 namespace teon {
 
 struct ResumePoint {
-    FoundCheckpoint found;
+    FoundCheckpoint checkpoint;
     TrainingState state;
 };
 
@@ -18,9 +18,9 @@ struct ResumePoint {
 // Error naming each fault if it holds checkpoints but none is whole.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder);
 
-// Returns on every rank the checkpoint that rank 0 passes as `own`. Throws Error naming the rank and the folder if a
-// rank does not see a whole checkpoint of the same step and manifest.
-std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own,
+// Returns rank 0's own_point on every rank. Throws Error naming the rank and the folder if a rank does not see a whole
+// checkpoint of the same step and manifest.
+std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own_point,
                                                   Context& context);
 
 // Sets options.adopted to the model of --init-from. If a run that began with --init-from resumes, takes the model from

@@ -67,8 +67,8 @@ std::string gpu_names() {
 void print_plan(const ModelFamily& family, Options options) {
     adopt_model(options, family, std::nullopt);
     const DeviceInfo* gpu = nullptr;
-    for (const KnownGpu& known : known_gpus())
-        if (known.name == options.plan_for) gpu = &known.device;
+    for (const KnownGpu& gpu_row : known_gpus())
+        if (gpu_row.name == options.plan_for) gpu = &gpu_row.device;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
     if (gpu) check_device(plan.run, *gpu);

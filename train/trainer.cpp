@@ -146,11 +146,12 @@ struct Trainer::Impl {
                        ctx.stream);
         };
         if (!replays() || communicates) return queue();
-        auto known = std::find_if(micro_steps.begin(), micro_steps.end(),
-                                  [&](const MicroStep& m) { return m.batch == batch && m.accumulate == accumulate; });
-        if (known == micro_steps.end())
-            known = micro_steps.insert(known, {batch, accumulate, Graph(ctx.stream, queue)});
-        known->graph.launch(ctx.stream);
+        auto micro_step = std::find_if(micro_steps.begin(), micro_steps.end(), [&](const MicroStep& m) {
+            return m.batch == batch && m.accumulate == accumulate;
+        });
+        if (micro_step == micro_steps.end())
+            micro_step = micro_steps.insert(micro_step, {batch, accumulate, Graph(ctx.stream, queue)});
+        micro_step->graph.launch(ctx.stream);
     }
 
     void queue_update() {

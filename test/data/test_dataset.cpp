@@ -248,7 +248,9 @@ TEST_CASE("data/loader: each source of a mixture gives every window once in each
             const int from = trial % 4 == 0 ? 10000 - between(0, ranks * B) : between(0, 20000);
             for (int rank = 0; rank < ranks; ++rank) {
                 LoaderOptions part = o;
-                part.B = B, part.rank = rank, part.ranks = ranks;
+                part.B = B;
+                part.rank = rank;
+                part.ranks = ranks;
                 Loader loader(mixture.data.shards, part);
                 loader.seek(from);
                 for (int step = 0; step < 5; ++step) {
@@ -264,10 +266,10 @@ TEST_CASE("data/loader: two equal sources of 200 windows give 400 sequences near
     const Mixture mixture({200, 200}, {1, 1});
     std::map<std::pair<int, int>, int> times;
     for (const Drawn& d : take_samples(mixture, mixture.options(0), 400)) ++times[{d.source, d.window}];
-    int64_t most = 0;
-    for (const auto& [window, count] : times) most = std::max<int64_t>(most, count);
+    int64_t most_repetitions = 0;
+    for (const auto& [window, count] : times) most_repetitions = std::max<int64_t>(most_repetitions, count);
     // A source has 200 of 400 sequences with a standard deviation of 10: six of them come from the second epoch.
-    REQUIRE((most <= 2 && times.size() >= 400 - 60));
+    REQUIRE((most_repetitions <= 2 && times.size() >= 400 - 60));
 }
 
 TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a mixture") {
@@ -281,7 +283,7 @@ TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a m
     for (int64_t i = 0; i < std::ssize(drawn); ++i) {
         const int64_t block = i / 10000;
         const int64_t at = Permutation(10000, ~uint64_t{7}, block)(i % 10000);
-        const int s = at < 5000 ? 0 : at < 8000 ? 1 : 2;
+        const int s = (at >= begins[1]) + (at >= begins[2]);
         const int windows = mixture.windows[s];
         const int64_t number = block * (begins[s + 1] - begins[s]) + at - begins[s];
         const Permutation epoch(windows, 7 + s * uint64_t{0x9e3779b97f4a7c15}, number / windows);
@@ -333,7 +335,10 @@ TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and o
         std::vector<int> times(windows[s], 0);
         int64_t total = 0;
         for (const std::vector<int>& window : seen)
-            if (window[1] == s) ++times[static_cast<size_t>(window[0])], ++total;
+            if (window[1] == s) {
+                ++times[static_cast<size_t>(window[0])];
+                ++total;
+            }
         const auto [least, most] = std::minmax_element(times.begin(), times.end());
         REQUIRE(*least >= total / static_cast<int64_t>(windows[s]));
         REQUIRE(*most <= total / static_cast<int64_t>(windows[s]) + 1);

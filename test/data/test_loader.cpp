@@ -78,7 +78,10 @@ std::vector<std::vector<int>> rows(const HostBatch& batch, int T) {
 
 // Returns the windows of the samples [0, n), read with B = 1, on one rank, without prefetching.
 std::vector<std::vector<int>> sequence(const Corpus& corpus, LoaderOptions options, int64_t n) {
-    options.B = 1, options.rank = 0, options.ranks = 1, options.prefetch = false;
+    options.B = 1;
+    options.rank = 0;
+    options.ranks = 1;
+    options.prefetch = false;
     Loader loader(corpus.open(), options);
     Stream stream;
     std::vector<std::vector<int>> all;

@@ -175,11 +175,8 @@ TEST_CASE("data/shards: 300 damaged shards are refused before any step, in one l
         for (int bit = 0; bit < 96; ++bit) {
             std::string bytes = good;
             bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-            // Flipping the sign bit makes the count negative.
-            const char* fault = bit < 32    ? "magic"
-                                : bit < 64  ? "version"
-                                : bit == 95 ? "tokens, expected"
-                                            : "tokens in its header";
+            const char* faults[] = {"magic", "version", "tokens in its header"};
+            const char* fault = bit == 95 ? "tokens, expected" : faults[bit / 32];  // its sign makes the count negative
             refused(bytes, fault, fmt::format("bit {} of {} bytes per token", bit, width));
         }
         for (size_t size : {0, 1, 4, 12, 1023})

@@ -50,7 +50,8 @@ std::string sample_text(int words) {
     uint32_t state = 1;
     for (int i = 0; i < words; ++i) {
         state = state * 1664525 + 1013904223;
-        text += state % 3 == 0 ? "the " : state % 3 == 1 ? "\n to" : std::to_string(state % 1000);
+        const std::string words_of_text[] = {"the ", "\n to", std::to_string(state % 1000)};
+        text += words_of_text[state % 3];
     }
     return text;
 }

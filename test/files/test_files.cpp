@@ -227,7 +227,10 @@ TEST_CASE("files/json: hostile text costs neither time nor memory") {
     REQUIRE_THAT(json_error(text, large), ContainsSubstring("more than 64 nested brackets"));
     REQUIRE(megabytes() - before < 10);
     // 49 million values would be 784 MB.
-    for (size_t i = 6; i < text.size(); i += 2) text[i] = '0', text[i + 1] = ',';
+    for (size_t i = 6; i < text.size(); i += 2) {
+        text[i] = '0';
+        text[i + 1] = ',';
+    }
     REQUIRE_THAT(json_error(text, large), ContainsSubstring("more than 4000000 values"));
     REQUIRE(megabytes() - before < 300);
     // A million objects one after the other: 40 times as many take about 40 times as long, not 1600 times.

@@ -35,8 +35,8 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
         // Five standard deviations of a share among n draws, and the rounding of n additions of 1/n. The seed is fixed,
         // so the test is deterministic.
         const double tolerance = 5 * std::sqrt(p * (1 - p) / n) + 1e-9;
-        const auto found = seen.find(token);
-        if (!(std::abs((found == seen.end() ? 0.0 : found->second) - p) <= tolerance)) return false;
+        const auto drawn = seen.find(token);
+        if (!(std::abs((drawn == seen.end() ? 0.0 : drawn->second) - p) <= tolerance)) return false;
     }
     return true;
 }
@@ -149,8 +149,10 @@ TEST_CASE("generation/sampling: the seed determines the tokens, equally on every
 TEST_CASE("generation/sampling: a text ends at the limit of tokens or at an end token") {
     ScriptedGenerator generator(10);
     std::vector<int> streamed;
-    const std::vector<int> text =
-        sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) { return streamed.push_back(token), true; });
+    const std::vector<int> text = sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) {
+        streamed.push_back(token);
+        return true;
+    });
     REQUIRE(text == std::vector<int>{14, 5, 12});
     REQUIRE(streamed == text);
     REQUIRE(sample(generator, {1, 2}, greedy(100), {-1, {3, 12, 5}}, 0) == std::vector<int>{14, 5});

@@ -129,47 +129,13 @@ TEST_CASE("plan/options: any words are options, or refused in one line that name
     std::vector<std::string> flags = {"--config", "--leyers", "-x", "--", "--=", "--lr="};
     const json every = options_json(family, defaults);
     for (auto row = every.begin(); row != every.end(); ++row) flags.push_back("--" + row.key());
-    const std::vector<std::string> values = {"0",
-                                             "1",
-                                             "-1",
-                                             "3",
-                                             "0.5",
-                                             "1e9",
-                                             "1e999",
-                                             "nan",
-                                             "512Ki",
-                                             "",
-                                             " ",
-                                             "on",
-                                             "off",
-                                             "maybe",
-                                             "q",
-                                             "q=0.5",
-                                             "q=",
-                                             "=",
-                                             ",",
-                                             ",,",
-                                             "q,k",
-                                             "tiny",
-                                             "teon",
-                                             "muon",
-                                             "float",
-                                             "10:12",
-                                             "1:",
-                                             "::",
-                                             "1h",
-                                             "23h50m",
-                                             "/",
-                                             "/dev/null",
-                                             "/none",
-                                             "x",
-                                             "\xff",
-                                             "a\nb",
-                                             "\x1b[2J",
-                                             "%s%n",
-                                             "{}",
-                                             "-",
-                                             std::string(5000, 'y')};
+    constexpr const char* kValues[] = {"0",     "1",     "-1",   "3",    "0.5",     "1e9",    "1e999", "nan",
+                                       "512Ki", "",      " ",    "on",   "off",     "maybe",  "q",     "q=0.5",
+                                       "q=",    "=",     ",",    ",,",   "q,k",     "tiny",   "teon",  "muon",
+                                       "float", "10:12", "1:",   "::",   "1h",      "23h50m", "/",     "/dev/null",
+                                       "/none", "x",     "\xff", "a\nb", "\x1b[2J", "%s%n",   "{}",    "-"};
+    std::vector<std::string> values(std::begin(kValues), std::end(kValues));
+    values.emplace_back(5000, 'y');
     Fuzz fuzz(4);
     int accepted = 0;
     const int rounds = fuzz_rounds(20000);

@@ -13,21 +13,21 @@ TEST_CASE("train/algorithms: the next run on the same kind of device and library
     const std::string path = dir / "algorithms.jsonl";
     {
         AlgorithmFile file(path, "H200", "cuBLASLt 1");
-        REQUIRE(file.known().empty());
+        REQUIRE(file.choices().empty());
         file.add({"a x b", "12.34", 0.5, 0.75});
         file.add({"c x d", "56", 1, 1});
         file.add({"a x b", "78", 0.25, 0.75});
     }
-    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").known() ==
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").choices() ==
             std::map<std::string, std::string>{{"a x b", "78"}, {"c x d", "56"}});
-    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 2").known().empty());
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 2").choices().empty());
     {
         AlgorithmFile other(path, "A100", "cuBLASLt 1");
-        REQUIRE(other.known().empty());
+        REQUIRE(other.choices().empty());
         other.add({"a x b", "9", 1, 1});
     }
-    REQUIRE(AlgorithmFile(path, "A100", "cuBLASLt 1").known().size() == 1);
-    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").known().at("a x b") == "78");
+    REQUIRE(AlgorithmFile(path, "A100", "cuBLASLt 1").choices().size() == 1);
+    REQUIRE(AlgorithmFile(path, "H200", "cuBLASLt 1").choices().at("a x b") == "78");
 }
 
 TEST_CASE("train/algorithms: an invalid line is refused by its number") {

@@ -58,9 +58,15 @@ MultipleChoiceResult by_logits(ModelRunner& runner, const std::vector<MultipleCh
                 for (int v = 0; v < V; ++v) sum += std::exp(double{row[v]});
                 loss += std::log(sum) - row[tokens[static_cast<size_t>(t)]];
             }
-            if (loss < smallest) smallest = loss, best = e;
+            if (loss < smallest) {
+                smallest = loss;
+                best = e;
+            }
             const double mean = loss / static_cast<double>(ending.size());
-            if (mean < smallest_mean) smallest_mean = mean, best_normalized = e;
+            if (mean < smallest_mean) {
+                smallest_mean = mean;
+                best_normalized = e;
+            }
         }
         ++result.examples;
         result.right += best == example.label;
@@ -79,7 +85,11 @@ std::vector<uint16_t> numbers_of(const std::vector<MultipleChoice>& examples) {
             put(tokens.size());
             numbers.insert(numbers.end(), tokens.begin(), tokens.end());
         };
-        put(65535), put(0), put(i), put(static_cast<size_t>(e.label)), put(e.endings.size());
+        put(65535);
+        put(0);
+        put(i);
+        put(static_cast<size_t>(e.label));
+        put(e.endings.size());
         put_tokens(e.context);
         for (const auto& ending : e.endings) put_tokens(ending);
         numbers[begin + 1] = static_cast<uint16_t>((numbers.size() - begin) * 2);

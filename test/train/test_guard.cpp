@@ -17,7 +17,8 @@ using namespace teon::test;
 
 namespace {
 
-constexpr float kBeta1 = 0.9f, kBeta2 = 0.95f;
+constexpr float kBeta1 = 0.9f;
+constexpr float kBeta2 = 0.95f;
 
 // Calls step_control with one loss and gradient norm after the other.
 struct Steps {
@@ -142,7 +143,9 @@ TEST_CASE("train/guard: log entries name the reason") {
 
 namespace {
 
-constexpr int kMicroSteps = 3, kB = 2, kT = 4;
+constexpr int kMicroSteps = 3;
+constexpr int kB = 2;
+constexpr int kT = 4;
 
 // A model with one matrix. Its loss and gradient depend only on the number of the micro-batch; `plant` can spoil them.
 class PlantedModel : public Model {
@@ -196,16 +199,24 @@ TrainedSteps train(int steps, Method method, float skip_spikes, std::function<vo
     TempDir folder;
     write_shard(folder / "a_train_000000.bin", std::vector<uint32_t>(4000, 1));
     LoaderOptions l;
-    l.B = kB, l.T = kT, l.vocab_size = 2;
+    l.B = kB;
+    l.T = kT;
+    l.vocab_size = 2;
     Context context;
     Loader loader(open_shards(folder.path(), "train"), l);
     PlantedModel model(context.stream);
     model.plant = std::move(plant);
     TrainerOptions o;
-    o.steps = steps, o.batch_tokens = kMicroSteps * kB * kT, o.micro_steps = kMicroSteps, o.skip_spikes = skip_spikes;
-    o.optimizer.method = method, o.optimizer.teon_k = 1;
-    o.optimizer.teon_roles = {Role::q}, o.optimizer.ns_dtype = DType::f32;
-    o.schedule.kind = ScheduleKind::constant, o.schedule.warmup_ratio = 0;
+    o.steps = steps;
+    o.batch_tokens = kMicroSteps * kB * kT;
+    o.micro_steps = kMicroSteps;
+    o.skip_spikes = skip_spikes;
+    o.optimizer.method = method;
+    o.optimizer.teon_k = 1;
+    o.optimizer.teon_roles = {Role::q};
+    o.optimizer.ns_dtype = DType::f32;
+    o.schedule.kind = ScheduleKind::constant;
+    o.schedule.warmup_ratio = 0;
     Optimizer optimizer(model.params(), o.optimizer, context);
     Trainer trainer(model, optimizer, loader, o, context);
     TrainedSteps result;

@@ -21,7 +21,10 @@ struct Disk : FileOps {
     bool full = false, broken = false;
     size_t room = SIZE_MAX;  // bytes that can still be written
     ssize_t write(int file, const void* data, size_t bytes) override {
-        if (full || room == 0) return errno = ENOSPC, -1;
+        if (full || room == 0) {
+            errno = ENOSPC;
+            return -1;
+        }
         const ssize_t n = FileOps::write(file, data, std::min(bytes, room));
         room = room == SIZE_MAX ? room : room - static_cast<size_t>(n);
         return n;
@@ -57,10 +60,10 @@ TEST_CASE("train/metrics: the evaluations up to the step are returned, a loss th
     write_file(path,
                line(1) + evaluation(1, "0.1") + line(2) + evaluation(2, "null") + line(3) + evaluation(3, "1e-3"));
     MetricsFile log;
-    const std::vector<LoggedEvaluation> found = log.open(path, 2).evaluations;
-    REQUIRE(found.size() == 2);
-    REQUIRE((found[0].step == 1 && found[0].loss == 0.1));
-    REQUIRE((found[1].step == 2 && std::isnan(found[1].loss)));
+    const std::vector<LoggedEvaluation> evaluations = log.open(path, 2).evaluations;
+    REQUIRE(evaluations.size() == 2);
+    REQUIRE((evaluations[0].step == 1 && evaluations[0].loss == 0.1));
+    REQUIRE((evaluations[1].step == 2 && std::isnan(evaluations[1].loss)));
 }
 
 TEST_CASE("train/metrics: a line that cannot be read, and all after it, is cut as later steps are") {

@@ -38,10 +38,10 @@ int64_t planned_bytes(const RunPlan& plan) {
     return sum;
 }
 
-std::vector<float> of_all_ranks(double own, Context& ctx) {
+std::vector<float> of_all_ranks(double value_of_rank, Context& ctx) {
     Buffer<float> mine(1);
     Buffer<float> all(ctx.comm->size());
-    const auto value = static_cast<float>(own);
+    const auto value = static_cast<float>(value_of_rank);
     upload(mine.data(), &value, 1, ctx.stream);
     ctx.comm->all_gather(all.data(), mine.data(), 1, DType::f32, ctx.stream);
     ctx.comm->join(ctx.stream);
@@ -60,7 +60,7 @@ void check(const char* sharding) {
     std::vector<uint32_t> tokens(8000);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i * i % 509);
     write_shard(folder / "t_train_000000.bin", tokens);
-    size_t most = device_bytes_peak();
+    size_t peak_bytes = device_bytes_peak();
     for (const auto [optimizer, dtype, exchanged, offload_blocks] :
          {std::array<const char*, 4>{"adamw", "float", "float"},
           {"adamw", "bf16", "float"},
@@ -76,11 +76,18 @@ void check(const char* sharding) {
         Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
         model->params().initialize(1, ctx.stream);
         LoaderOptions l;
-        l.B = plan.run.B, l.T = plan.run.T, l.vocab_size = plan.config.V, l.rank = rank, l.ranks = ranks;
+        l.B = plan.run.B;
+        l.T = plan.run.T;
+        l.vocab_size = plan.config.V;
+        l.rank = rank;
+        l.ranks = ranks;
         Loader loader(open_shards(folder.path(), "train"), l);
         TrainerOptions o;
-        o.steps = 10, o.micro_steps = plan.micro_steps, o.batch_tokens = plan.options.batch_tokens;
-        o.optimizer = plan.options.optimizer, o.grad_comm_dtype = plan.options.grad_comm_dtype;
+        o.steps = 10;
+        o.micro_steps = plan.micro_steps;
+        o.batch_tokens = plan.options.batch_tokens;
+        o.optimizer = plan.options.optimizer;
+        o.grad_comm_dtype = plan.options.grad_comm_dtype;
         Trainer trainer(*model, opt, loader, o, ctx);
         double sent = 0;
         for (int step = 0; step < 2; ++step) {
@@ -89,15 +96,15 @@ void check(const char* sharding) {
             sent = static_cast<double>(ctx.comm->bytes_sent() - sent_before);
         }
         trainer.finish();
-        most = std::max(most, device_bytes_in_use());
-        REQUIRE(device_bytes_peak() == most);  // a step allocates nothing
+        peak_bytes = std::max(peak_bytes, device_bytes_in_use());
+        REQUIRE(device_bytes_peak() == peak_bytes);  // a step allocates nothing
         const auto used = static_cast<double>(device_bytes_in_use() - before);
         const std::vector<float> by_rank = of_all_ranks(used, ctx);
         const std::vector<float> sent_by_rank = of_all_ranks(sent, ctx);
         const double largest = *std::max_element(by_rank.begin(), by_rank.end());
         const auto planned = static_cast<double>(planned_bytes(plan));
         INFO("planned " << planned << ", measured " << largest);
-        most = device_bytes_peak();
+        peak_bytes = device_bytes_peak();
         REQUIRE(largest <= 1.01 * planned);
         REQUIRE(largest >= 0.99 * planned);
         if (ranks == 1) continue;

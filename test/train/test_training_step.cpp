@@ -24,17 +24,26 @@ using namespace teon::test;
 
 namespace {
 
-constexpr int kB = 2, kT = 16, kMicroSteps = 3, kV = 50;
+constexpr int kB = 2;
+constexpr int kT = 16;
+constexpr int kMicroSteps = 3;
+constexpr int kV = 50;
 
 DecoderConfig small_config(bool llama, int layers = 2) {
     DecoderConfig c = llama ? llama_family().config("tiny") : gpt2_family().config("tiny");
-    c.L = layers, c.C = 32, c.NH = c.NKV = 2, c.F = 64, c.V = kV, c.max_T = kT;
+    c.L = layers;
+    c.C = 32;
+    c.NH = c.NKV = 2;
+    c.F = 64;
+    c.V = kV;
+    c.max_T = kT;
     return c;
 }
 
 OptimizerOptions optimizer_options(Method method) {
     OptimizerOptions o;
-    o.method = method, o.ns_dtype = DType::f32;
+    o.method = method;
+    o.ns_dtype = DType::f32;
     return o;
 }
 
@@ -110,13 +119,20 @@ private:
     }
     static LoaderOptions loader_options() {
         LoaderOptions l;
-        l.B = kB, l.T = kT, l.vocab_size = kV;
+        l.B = kB;
+        l.T = kT;
+        l.vocab_size = kV;
         return l;
     }
     static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho, bool ahead) {
         TrainerOptions o;
-        o.steps = 12, o.batch_tokens = kMicroSteps * kB * kT, o.micro_steps = kMicroSteps;
-        o.optimizer = optimizer_options(method), o.optimizer.ortho = ortho, o.graphs = graphs, o.ahead = ahead;
+        o.steps = 12;
+        o.batch_tokens = kMicroSteps * kB * kT;
+        o.micro_steps = kMicroSteps;
+        o.optimizer = optimizer_options(method);
+        o.optimizer.ortho = ortho;
+        o.graphs = graphs;
+        o.ahead = ahead;
         return o;
     }
 };
@@ -184,12 +200,12 @@ TEST_CASE("train/trainer: replayed from graphs, steps give the bits of steps tha
                 // By the fifth step each graph exists, and by the ninth it is replayed. Learning rates rise and fall.
                 for (int i = 0; i < 12; ++i) {
                     const auto expected = queued.trainer.step();
-                    const auto found = replayed.trainer.step();
-                    REQUIRE(expected.has_value() == found.has_value());
-                    if (!found) continue;
-                    REQUIRE(found->loss == expected->loss);
-                    REQUIRE(found->grad_norm == expected->grad_norm);
-                    REQUIRE(found->skip == expected->skip);
+                    const auto step = replayed.trainer.step();
+                    REQUIRE(expected.has_value() == step.has_value());
+                    if (!step) continue;
+                    REQUIRE(step->loss == expected->loss);
+                    REQUIRE(step->grad_norm == expected->grad_norm);
+                    REQUIRE(step->skip == expected->skip);
                 }
                 REQUIRE(same_bits(replayed.weights(), queued.weights()));
             }
@@ -242,9 +258,9 @@ TEST_CASE("train/trainer: with blocks offloaded, steps that are queued or replay
         for (int i = 0; i < 8; ++i) {
             const auto expected = kept.trainer.step();
             for (Training* other : {&queued, &replayed}) {
-                const auto found = other->trainer.step();
-                REQUIRE(found.has_value() == expected.has_value());
-                REQUIRE((!found || (found->loss == expected->loss && found->grad_norm == expected->grad_norm)));
+                const auto step = other->trainer.step();
+                REQUIRE(step.has_value() == expected.has_value());
+                REQUIRE((!step || (step->loss == expected->loss && step->grad_norm == expected->grad_norm)));
             }
         }
         REQUIRE(same_bits(queued.weights(), kept.weights()));
