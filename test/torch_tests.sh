@@ -19,9 +19,10 @@ cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
 mkdir -p "$cache"
 exec {lock}>"$cache/lock"
 flock "$lock"  # for two calls at once
-key=$(python3 --version; cat scripts/requirements.txt $wanted)
+titan=scripts/requirements-torchtitan.txt
+key=$(python3 --version; cat scripts/requirements.txt $wanted $titan)
 if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
-    rm -rf "$cache/made" "$cache/venv"
+    rm -rf "$cache/made" "$cache/venv" "$cache/torchtitan"
     # Of two builds of a version pip takes the one with a local name, 2.15.0+cpu, which lacks NVIDIA's libraries.
     if ! { python3 -m venv "$cache/venv" &&
         timeout 1200 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: \
@@ -33,8 +34,13 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
         rm -rf "$cache/venv"
         exit 0
     fi
+    # Without torchtitan its tests are skipped by name.
+    timeout 300 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 1 \
+        --no-cache-dir --no-compile --no-deps --target "$cache/torchtitan" -r $titan >>"$cache/log" 2>&1 ||
+        rm -rf "$cache/torchtitan"
     echo "$key" >"$cache/made"
 fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/use_venv.py).
+[ -d "$cache/torchtitan" ] && export PYTHONPATH="$cache/torchtitan${PYTHONPATH:+:$PYTHONPATH}"
 exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" scripts/run_tests.py "${tests[@]}"

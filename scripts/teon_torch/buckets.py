@@ -7,7 +7,10 @@ from teon_torch import distribution
 from teon_torch.distribution import DTensor, LocalRoute, NoRoute, Route, as_local, experts_first
 from teon_torch.orthogonalization import default_steps, flops
 
-BATCH_BYTES = 256 << 20  # limit for a rank's momentum in one batch; a single larger stack is a batch of its own
+# Limits for a rank's momentum in one batch; a single larger stack is a batch of its own. On a CPU the C library returns
+# blocks of more than 32 MiB to the system, which then clears each page again.
+BATCH_BYTES = 256 << 20
+CPU_BATCH_BYTES = 32 << 20
 
 
 def momentum_type(p):
@@ -168,22 +171,26 @@ class Plan:
                 by_group.setdefault(sharding.group, []).append(i)
         for indices in by_group.values():
             jobs = [job for i in indices for job in self._jobs(i, *stacks[i])]
-            chosen = distribution.assign_owners([(cost, ranks) for _, cost, ranks, _ in jobs])
+            totals = [sum(loads) for loads in zip(*(loads for _, loads, _, _ in jobs))]
+            chosen = distribution.assign_owners([([load / total for load, total in zip(loads, totals)], ranks)
+                                                 for _, loads, ranks, _ in jobs])
             for (i, _, _, count), owner in zip(jobs, chosen):
                 owners[i] += (owner,) * count
         return owners
 
     def _jobs(self, i, group, params):
-        """Yields (item, cost, possible owners, number of stacks) of what has one owner: a stack, or an item."""
+        """Yields (item, loads, possible owners, number of stacks) of what has one owner: a stack, or an item with its
+        state. Loads are operations and, if the owner keeps the state, its elements."""
         stacks = stacks_of_item(group, params)
         sharding, shape = self._sharding(group, params[0]), tuple(params[0].shape)
         costs = [cost_of(group, len(stack), shape) for stack in stacks]
         if self._on_owner:
-            yield i, sum(costs), range(len(sharding.ranks)), len(stacks)
+            elements = len(params) * params[0].numel()
+            yield i, (sum(costs), elements), range(len(sharding.ranks)), len(stacks)
             return
         for stack, cost in zip(stacks, costs):
             experts = tuple(expert for _, expert in stack)
-            yield i, cost, distribution.possible_owners(sharding, experts, shape), 1
+            yield i, (cost,), distribution.possible_owners(sharding, experts, shape), 1
 
     def _add_buckets(self, items):
         """Divides items of one kind into buckets, so that every owner has about as much of each."""
@@ -196,7 +203,8 @@ class Plan:
             taken[owner] = turns[-1] + 1
         order = sorted(range(len(items)), key=lambda i: (turns[i], i)) if sharding else range(len(items))
         bytes_of_item = 4 * len(items[0].params) * items[0].params[0].numel()
-        count = max(1, ranks * BATCH_BYTES // bytes_of_item)
+        limit = CPU_BATCH_BYTES if items[0].params[0].is_cpu else BATCH_BYTES
+        count = max(1, ranks * limit // bytes_of_item)
         items = [items[i] for i in order]
         for first in range(0, len(items), count):
             self.buckets.append(Bucket(items[0].group, items[first:first + count], self._on_owner))

@@ -197,13 +197,15 @@ def group_of(mesh):
 
 
 def assign_owners(stacks):
-    """Assigns each stack to a rank: the longest first, to the rank with the least work among those that may have it
-    (Graham's longest processing time). stacks: [(cost, ranks that may own it)]. Returns the owners."""
-    load, owners = {}, [0] * len(stacks)
-    for i in sorted(range(len(stacks)), key=lambda i: (-stacks[i][0], i)):
-        cost, ranks = stacks[i]
-        owners[i] = min(ranks, key=lambda rank: (load.get(rank, 0), rank))
-        load[owners[i]] = load.get(owners[i], 0) + cost
+    """Assigns each stack to a rank: the longest first, to the rank that then has the least among those that may have it
+    (Graham's longest processing time). stacks: [(loads, ranks that may own it)], where loads are shares of all work
+    and, if owners keep the state, of all state; a rank has as much as the larger of its sums. Returns the owners."""
+    sums, owners = {}, [0] * len(stacks)
+    for i in sorted(range(len(stacks)), key=lambda i: (-max(stacks[i][0]), i)):
+        loads, ranks = stacks[i]
+        after = {rank: [a + b for a, b in zip(sums.get(rank, [0] * len(loads)), loads)] for rank in ranks}
+        owners[i] = min(ranks, key=lambda rank: (max(after[rank]), sum(after[rank]), rank))
+        sums[owners[i]] = after[owners[i]]
     return owners
 
 

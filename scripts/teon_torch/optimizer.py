@@ -15,7 +15,7 @@ import torch
 
 from teon_torch import distribution
 from teon_torch.buckets import Plan, input_dim, momentum_type, rows_of_parts, stacked, store
-from teon_torch.distribution import Agreement, DTensor
+from teon_torch.distribution import Agreement, DTensor, as_local
 from teon_torch.orthogonalization import EPSILON, FORMS, NEWTON_SCHULZ, orthogonalize
 
 NEURON_EPSILON = 1e-8    # the engine's
@@ -226,12 +226,15 @@ class Teon(torch.optim.Optimizer):
         group, params = bucket.group, bucket.kept
         if not params:
             return bucket.no_slices()
-        momenta = self._states(bucket, "momentum")
-        grads = stacked([distribution.placed_as(p.grad, p) for p in params]).to(momenta[0].dtype)
-        grads = -grads if group["maximize"] else grads
-        momentum = stacked(momenta).mul_(group["momentum"]).add_(grads)
-        store(momenta, momentum)
-        return grads.add_(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+        momenta = [as_local(momentum) for momentum in self._states(bucket, "momentum")]
+        grads = [as_local(distribution.placed_as(p.grad, p)) for p in params]
+        if grads[0].dtype != momenta[0].dtype:
+            grads = torch.stack(grads).to(momenta[0].dtype).unbind()
+        sign = -1 if group["maximize"] else 1
+        torch._foreach_mul_(momenta, group["momentum"])
+        torch._foreach_add_(momenta, grads, alpha=sign)
+        direction = stacked(momenta)
+        return direction.mul_(group["momentum"]).add_(stacked(grads), alpha=sign) if group["nesterov"] else direction
 
     def _neurons(self, bucket):
         """Returns NorMuon's second moments as slices, or None without neuron_norm."""
@@ -298,7 +301,7 @@ def update_of_part(x, v, group, lr):
         whole = min(rows * heads, columns) if order == UNFOLDED[1] else min(rows, columns * heads)
         wanted = min(m, n) if group["rms_match"] else whole / K
         factor *= math.sqrt(wanted / (heads * min(rows, columns) / K))
-    return o.flatten(2, 3).flatten(0, 1) * (lr * factor), v
+    return o.mul_(lr * factor).flatten(2, 3).flatten(0, 1), v
 
 
 def normalize_neurons(o, v, group):

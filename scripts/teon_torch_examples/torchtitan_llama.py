@@ -1,4 +1,4 @@
-"""Teon in torchtitan's own trainer, on its debug model (pip install torchtitan; its trainer needs a GPU):
+"""Teon in torchtitan's own trainer, on its debug model (pip install torchtitan; its trainer expects GPUs):
 
     PYTHONPATH=scripts/teon_torch_examples torchrun --nproc-per-node 2 -m torchtitan.train \\
         --module torchtitan_llama --config teon_debugmodel

@@ -20,26 +20,26 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 TOLERANCE = 1e-6
 
 
-def random_model(rng):
-    """Returns a small model of transformers with odd sizes."""
+def random_model(rng, layers=(1, 2, 3, 5), head=(6, 10), hidden=(13, 27, 41), experts=(3, 4)):
+    """Returns a small model of transformers with odd sizes, chosen from those given."""
     import transformers
     transformers.logging.set_verbosity_error()
     heads = rng.choice([2, 3])
     size = dict(vocab_size=29, bos_token_id=0, eos_token_id=0)
-    layers, width = rng.choice([1, 2, 3, 5]), heads * rng.choice([6, 10])
+    layers, width = rng.choice(layers), heads * rng.choice(head)
     if rng.random() < .25:
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(
             n_layer=layers, n_embd=width, n_head=heads, n_positions=16, **size))
-    size |= dict(hidden_size=width, intermediate_size=rng.choice([13, 27, 41]), num_hidden_layers=layers,
+    size |= dict(hidden_size=width, intermediate_size=rng.choice(hidden), num_hidden_layers=layers,
                  num_attention_heads=heads, num_key_value_heads=rng.choice([1, heads]), max_position_embeddings=16,
                  pad_token_id=None)
     kind = rng.choice(["llama", "qwen3", "experts"])
     if kind == "llama":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**size))
     if kind == "qwen3":
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**size, head_dim=6))
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**size, head_dim=head[0]))
     return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
-        **size, head_dim=6, num_experts=rng.choice([3, 4]), num_experts_per_tok=2, moe_intermediate_size=7))
+        **size, head_dim=head[0], num_experts=rng.choice(experts), num_experts_per_tok=2, moe_intermediate_size=7))
 
 
 def layers_of(model):
@@ -122,6 +122,30 @@ def compare_model(rng, seed, mesh, fully_shard):
         difference = (q.full_tensor().float() - p.float()).norm() / (p.float() - first.float()).norm()
         # In bfloat16 a difference in the last digit of float can round to the next weight, 2^-8 of it.
         assert difference <= (2 ** -8 if half else TOLERANCE), f"{what}: {name}: {difference:.2e}"
+
+
+def state_bytes(ranks):
+    """A rank's share of the state, of random models with fully_shard and with shard="optimizer"."""
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (ranks,))
+    for seed in range(6):
+        for way in ("fsdp2", "optimizer"):
+            rng = random.Random(1000 * ranks + seed)
+            # torch.chunk gives a rank up to ceil(rows / ranks) rows: 5% more than a share of 61 rows on 4 ranks. It
+            # divides tensors of experts by experts.
+            model = random_model(rng, layers=(6, 9, 12), head=(34, 40), hidden=(100, 150, 203), experts=(4, 8))
+            options = {"process_group": dist.group.WORLD, "shard": "optimizer"}
+            if way == "fsdp2":
+                fully_shard(model, mesh=mesh)
+                options = {}
+            hidden, _ = stacks_of(model, k=rng.choice([1, 2]))
+            optimizer = Teon(hidden, ns_steps=1, neuron_norm=rng.random() < .5, **options)
+            for p in model.parameters():
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+            here = sum(distribution.as_local(x).nbytes for state in optimizer.state.values() for x in state.values())
+            share = 4 * sum(p.numel() for group in hidden for p in group["params"]) / ranks
+            assert here <= 1.05 * share, f"{type(model).__name__}, seed {seed}, {way}: {here} bytes, share {share:.0f}"
 
 
 def training_loop(ranks):

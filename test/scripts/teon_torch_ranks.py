@@ -296,7 +296,7 @@ def same_bits(ranks):
     for _ in range(2):
         torch.manual_seed(0)
         params = [torch.nn.Parameter(distribute_tensor(torch.randn(20, 12), mesh, [Shard(i % 2)])) for i in range(12)]
-        buckets.BATCH_BYTES = 1
+        buckets.CPU_BATCH_BYTES = 1
         optimizer = Teon([{"params": params[::2]}, {"params": params[1::2]}], k=2)
         for _ in range(3):
             for p in params:

@@ -131,7 +131,7 @@ class TeonTorchTest(unittest.TestCase):
 
     def test_batches_of_any_size_give_the_same(self):
         whole = train(self.golden, "up", k=2)
-        with unittest.mock.patch("teon_torch.buckets.BATCH_BYTES", 1):
+        with unittest.mock.patch("teon_torch.buckets.CPU_BATCH_BYTES", 1):
             for a, b in zip(train(self.golden, "up", k=2), whole):
                 self.assertTrue(((a - b).norm() / b.norm()).item() < 1e-5)
 

@@ -1,7 +1,9 @@
 """teon_torch against the engine: the same updates from the same gradients in random settings, and whole models.
 scripts/run_tests.py test/scripts/test_teon_torch_engine.py"""
+import math
 import random
 import re
+import unittest
 
 from testing import BUILD, Case, needs, write_shards
 from torch_models import gpt2, torch, transformers
@@ -64,6 +66,53 @@ def random_setting(rng):
     return options, division, flags
 
 
+def aol_of_square_unfolding(slices, mode):
+    """Returns O_k by docs/optimizers.md: rows of the paper's matricization (outputs, inputs or slices) are divided by
+    the roots of their sums of |Z Z^T|, then four steps of Jordan's polynomial. slices: (K, m, n), in float64."""
+    K, m, n = slices.shape
+    rows = {1: [[x for k in range(K) for x in slices[k, i]] for i in range(m)],
+            2: [[x for k in range(K) for x in slices[k, :, j]] for j in range(n)],
+            3: [list(slices[k].flatten()) for k in range(K)]}[mode]
+    z = torch.tensor(rows, dtype=torch.float64)
+    assert z.shape[0] == z.shape[1]
+    z = z / z.norm()
+    z = z / (z @ z.T).abs().sum(1, keepdim=True).sqrt()
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for _ in range(4):
+        r = z @ z.T
+        z = a * z + (b * r + c * r @ r) @ z
+    result = torch.empty_like(slices)
+    for k in range(K):
+        for i in range(m):
+            for j in range(n):
+                result[k, i, j] = {1: lambda k, i, j: z[i, k * n + j], 2: lambda k, i, j: z[j, k * m + i],
+                                   3: lambda k, i, j: z[k, i * n + j]}[mode](k, i, j)
+    return result
+
+
+@needs("torch")
+class AolTest(unittest.TestCase):
+    def test_square_unfoldings_scale_the_rows_of_the_matricization(self):
+        for mode, (K, m, n) in ((1, (2, 12, 6)), (2, (2, 6, 12)), (3, (6, 2, 3)), (1, (1, 8, 8)), (2, (1, 8, 8))):
+            generator = torch.Generator().manual_seed(mode)
+            grads = torch.randn(K, m, n, generator=generator, dtype=torch.float64)
+            grads *= torch.logspace(-1, 1, n, dtype=torch.float64)  # rows and columns differ
+            # Muon's mode is 1.
+            expected = aol_of_square_unfolding(grads, mode if K > 1 else 1) * math.sqrt(m / n)
+            for transposed in (False, True):
+                for form in ("standard", "gram"):
+                    params = [torch.nn.Parameter(torch.zeros(grads[0].mT.shape if transposed else grads[0].shape,
+                                                             dtype=torch.float64)) for _ in grads]
+                    for p, grad in zip(params, grads):
+                        p.grad = (grad.mT if transposed else grad).contiguous()
+                    teon_torch.Teon(params, lr=1, weight_decay=0, k=K, mode=mode, transposed=transposed, ortho="jordan",
+                                    ns_aol=True, ns_form=form).step()
+                    found = -torch.stack([p.detach().mT if transposed else p.detach() for p in params])
+                    error = ((found - expected).norm() / expected.norm()).item()
+                    # EPSILON; the other side's scales differ by more than 0.1.
+                    self.assertTrue(error <= 1e-6, f"mode {mode}, {(K, m, n)}, {transposed}, {form}: {error:.2g}")
+
+
 @needs("torch", "safetensors", "transformers")
 class EngineTest(Case):
     def engine_run(self, name, model, out, *flags):
@@ -104,32 +153,41 @@ class EngineTest(Case):
         for seed in range(40):
             rng = random.Random(seed)
             name = rng.choice(sorted(models))
-            options, division, flags = random_setting(rng)
-            out = f"run-{seed}"
-            self.engine_run(name, models[name], out, "--steps", STEPS, "--checkpoint-every", 1, *flags)
-            model = models[name]
-            with torch.no_grad():
-                for key, p in model.named_parameters():
-                    p.copy_(start[name][key])
-                    p.grad = None
-            hidden, _ = teon_torch.stacks_of(model, **division)
-            optimizer = teon_torch.Teon(hidden, lr=.02, **options)
-            matrices = dict(model.named_parameters())
-            before = {}
-            for step in range(1, STEPS + 1):
-                momenta = self.momenta(model, out, step)
-                self.assertEqual(len(momenta), sum(len(group["params"]) for group in hidden))
-                for key, momentum in momenta.items():
-                    grad = momentum - options["momentum"] * before.get(key, 0)
-                    matrices[key].grad = grad.float().contiguous()
-                before = momenta
-                optimizer.step()
-                expected = self.weights(out, step)
-                for key in momenta:
-                    moved = (expected[key] - start[name][key]).norm()
-                    error = ((matrices[key] - expected[key]).norm() / moved).item()
-                    self.assertTrue(error <= BOUND, f"{key}, step {step}: {error:.2g} of the distance; "
-                                                    f"setting {seed} of {name}: {' '.join(flags)}")
+            self.compare_setting(name, models[name], start[name], f"run-{seed}", *random_setting(rng))
+
+    def test_aol_of_a_square_unfolding(self):
+        # LLaMA's K and V are 16 x 32: in mode 2 their stacks of two are 32 x 32.
+        torch.manual_seed(1)
+        model = build("llama")
+        start = {key: p.detach().clone() for key, p in model.named_parameters()}
+        options = {"mode": 2, "ns_aol": True, "momentum": .95}
+        self.compare_setting("llama", model, start, "aol", options, {"k": 2},
+                             "--teon-mode 2 --teon-k 2 --ns-aol on --momentum .95".split())
+
+    def compare_setting(self, name, model, start, out, options, division, flags):
+        self.engine_run(name, model, out, "--steps", STEPS, "--checkpoint-every", 1, *flags)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                p.copy_(start[key])
+                p.grad = None
+        hidden, _ = teon_torch.stacks_of(model, **division)
+        optimizer = teon_torch.Teon(hidden, lr=.02, **options)
+        matrices = dict(model.named_parameters())
+        before = {}
+        for step in range(1, STEPS + 1):
+            momenta = self.momenta(model, out, step)
+            self.assertEqual(len(momenta), sum(len(group["params"]) for group in hidden))
+            for key, momentum in momenta.items():
+                grad = momentum - options["momentum"] * before.get(key, 0)
+                matrices[key].grad = grad.float().contiguous()
+            before = momenta
+            optimizer.step()
+            expected = self.weights(out, step)
+            for key in momenta:
+                moved = (expected[key] - start[key]).norm()
+                error = ((matrices[key] - expected[key]).norm() / moved).item()
+                self.assertTrue(error <= BOUND, f"{key}, step {step}: {error:.2g} of the distance; {out} of {name}: "
+                                                f"{' '.join(flags)}")
 
     def test_models_train_as_in_the_engine(self):
         # Compares losses and every matrix over four steps of the whole model, both in float. (The gradient of K's bias

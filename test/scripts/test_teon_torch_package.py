@@ -1,5 +1,6 @@
 """The wheel of teon_torch, the examples that use it, and how continuous integration gets torch."""
 import email
+import json
 import math
 import os
 import pathlib
@@ -18,8 +19,8 @@ p.grad = torch.randn(4, 6)
 teon_torch.Teon([p], lr=1, ortho="svd", update_rms=6 ** -.5).step()
 print(teon_torch.__file__, f"{p.norm().item():.3f}")  # the norm of a polar factor of 4 rows
 """
-# torchtitan's trainer needs a GPU; its debug model and its optimizers' container do not. A state that is saved by names
-# and loaded in a second container continues with the same bits.
+# The container of torchtitan's optimizers: a state that is saved by names and loaded in a second container continues
+# with the same bits.
 TORCHTITAN_TEST = """
 import copy, torch, torchtitan_llama
 from torchtitan.models.llama3 import model_registry
@@ -120,6 +121,47 @@ class PackageTest(Case):
         self.assertEqual(words[0], "Teon")
         self.assertRegex(words[2], r"^\['layers\.\*\.attention\.\S*wqkv\.weight'\]$")
 
+    def torchtitan_losses(self, steps):
+        """Runs torchtitan's trainer on two ranks and returns {step: loss}. It continues from its last checkpoint."""
+        done = self.call(
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+            ROOT / "test/scripts/torchtitan_on_cpu.py", "--module", "torchtitan_llama", "--config", "teon_debugmodel",
+            "--training.steps", steps, "--training.local_batch_size", 2, "--training.seq_len", 32,
+            "--training.disable_cuda_graphs", "--validator.freq", 100, "--lr_scheduler.decay_ratio", 0,
+            "--checkpoint.enable", "--checkpoint.interval", 3,
+            PYTHONPATH=python_path(ROOT / "scripts", EXAMPLES), OMP_NUM_THREADS=1, HF_HOME=self.folder / "cache",
+            HF_HUB_OFFLINE=1)
+        text = re.sub("\x1b\\[[0-9;]*m", "", done.stdout + done.stderr)
+        return {int(step): float(loss) for step, loss in re.findall(r"step: *(\d+) *loss: *(\S+)", text)}
+
+    def write_torchtitan_assets(self):
+        """Writes a tokenizer of bytes and a text where torchtitan's debug configuration expects its own."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "</s>"]
+        tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(alphabet)}, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.add_special_tokens(["<s>", "</s>"])
+        assets = self.folder / "tests/assets"
+        for name in ("tokenizer", "c4_test"):
+            (assets / name).mkdir(parents=True)
+        tokenizer.save(str(assets / "tokenizer/tokenizer.json"))
+        (assets / "tokenizer/tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
+        paragraphs = (ROOT / "README.md").read_text().split("\n\n")
+        (assets / "c4_test/data.json").write_text("".join(json.dumps({"text": x}) + "\n" for x in paragraphs))
+
+    @needs("torch", "torchtitan", "tokenizers")
+    def test_torchtitans_trainer(self):
+        # Six steps; then three more from the checkpoint of the third, in new processes.
+        self.write_torchtitan_assets()
+        losses = self.torchtitan_losses(6)
+        self.assertEqual(sorted(losses), [1, 2, 3, 4, 5, 6])
+        self.assertLess(min(losses[5], losses[6]), losses[1])
+        shutil.rmtree(self.folder / "outputs/checkpoint/step-6")
+        continued = self.torchtitan_losses(6)
+        self.assertEqual(sorted(continued), [4, 5, 6])
+        for step, loss in continued.items():
+            self.assertAlmostEqual(loss, losses[step], delta=1e-4)
+
 
 class TorchTestsTest(Case):
     """test/torch_tests.sh, in a checkout without .venv."""
@@ -149,7 +191,8 @@ class TorchTestsTest(Case):
         version = self.call("python3", "--version").stdout
         (self.folder / "cache/made").write_text(
             version + "".join((ROOT / "scripts" / name).read_text()
-                              for name in ("requirements.txt", "requirements-dev.txt")))
+                              for name in ("requirements.txt", "requirements-dev.txt",
+                                           "requirements-torchtitan.txt")))
         ran = self.run_tests(PIP_NO_INDEX=1).split()
         # With TEON_VENV the tests do not restart with the Python of .venv, which has no torch.
         self.assertEqual(ran[:2], [str(self.folder / "cache/venv"), "scripts/run_tests.py"])

@@ -74,6 +74,11 @@ class RanksTest(Case):
             self.run_ranks("random_models", ranks, MODELS_WORKER)
 
     @needs("torch", "transformers")
+    def test_each_rank_has_its_share_of_the_state(self):
+        for ranks in (2, 4):
+            self.run_ranks("state_bytes", ranks, MODELS_WORKER)
+
+    @needs("torch", "transformers")
     def test_training_loops(self):
         self.run_ranks("training_loop", 2, MODELS_WORKER)
 
