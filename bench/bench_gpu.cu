@@ -329,8 +329,8 @@ void step_kernels(Bench& b) {
             zero(second, P, stream);  // the root of a negative number takes another path through the kernel
         }
         b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
-            adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f}, 0.9f, 0.95f, 1e-8f,
-                         stream);
+            adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f},
+                         {0.9f, 0.95f, 1e-8f}, stream);
         });
         grad = m.take<float>(P);
         float* sum = m.take<float>(1);

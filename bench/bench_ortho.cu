@@ -59,7 +59,7 @@ std::vector<double> reference(std::vector<double> X, const Shape& s, const Ortho
     const NsSet set = ns_set(method.ortho);
     const size_t side = s.rows;
     for (double& v : X) v /= set.margin;
-    for (int t = 0; t < method.steps; ++t) {
+    for (int t = 0; t < method.ns_steps; ++t) {
         const NsTriple q = set.at(t);
         std::vector<double> transposed(X.size());
         std::vector<double> R(side * side);

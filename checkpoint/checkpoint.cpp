@@ -50,8 +50,9 @@ void verify_file(const std::string& folder, const ManifestEntry& entry) {
         file.read(block.data(), n, at);
         hash.update(block.data(), static_cast<size_t>(n));
     }
-    const uint64_t found = hash.digest();
-    CHECK(found == entry.xxh3, "{}: its content changed: hash {}, {} was written", path, hex(found), hex(entry.xxh3));
+    const uint64_t content_hash = hash.digest();
+    CHECK(content_hash == entry.xxh3, "{}: its content changed: hash {}, {} was written", path, hex(content_hash),
+          hex(entry.xxh3));
 }
 
 // Returns the manifest's entries. Throws Error unless the manifest is unchanged and belongs to this folder.
@@ -257,25 +258,25 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
         // A listing during a removal may miss both the removed checkpoint and the newer one.
         return steps.empty() ? list_checkpoints(run_folder) : steps;
     };
-    FoundCheckpoint found;
+    FoundCheckpoint result;
     std::vector<int64_t> steps = list();
     while (!steps.empty()) {
         const std::string folder = run_folder + "/" + checkpoint_name(steps.back());
         const std::optional<std::string> fault = checkpoint_fault(folder);
         if (!fault) {
-            found.folder = folder;
+            result.folder = folder;
             break;
         }
         std::error_code error;
         if (!fs::exists(folder, error) && !error) {
-            found = {};
+            result = {};
             steps = list();
             continue;
         }
-        found.passed_over.push_back({folder, *fault});
+        result.passed_over.push_back({folder, *fault});
         steps.pop_back();
     }
-    return found;
+    return result;
 }
 
 std::optional<int64_t> best_checkpoint(const std::string& run_folder) {
@@ -319,9 +320,11 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
         }
     }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
-    CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
+    std::vector<StateTensor> expected = state;
+    std::erase_if(expected, [&](const StateTensor& t) { return t.may_be_absent && !saved.find(t.name); });
+    CHECK(saved.tensors().size() == expected.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());
-    for (const StateTensor& t : state) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
+    for (const StateTensor& t : expected) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
 }
 
 }  // namespace teon

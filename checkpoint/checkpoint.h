@@ -91,7 +91,7 @@ std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder);
 
 TrainingState read_training_state(const std::string& folder);
 // Sets master weights, working weights and optimizer state to the saved bits. Throws Error naming file and tensor if a
-// tensor is absent or has another shape.
+// tensor is absent (unless it may be: StateTensor) or has another shape.
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream);
 

@@ -43,10 +43,10 @@ struct CheckpointPlan {
     int64_t keep_every = 0;  // multiples of this step are kept too; 0: none
 };
 
-// Calls f(begin, end) for consecutive pieces of [0, n) of at most `most` elements.
+// Calls f(begin, end) for consecutive pieces of [0, n) of at most window_size elements.
 template <typename F>
-void for_each_window(int64_t n, int64_t most, F f) {
-    for (int64_t begin = 0; begin < n; begin += most) f(begin, std::min(n, begin + most));
+void for_each_window(int64_t n, int64_t window_size, F f) {
+    for (int64_t begin = 0; begin < n; begin += window_size) f(begin, std::min(n, begin + window_size));
 }
 
 class CheckpointWriter {

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kSingle = "model.safetensors", *kIndex = "model.safetensors.index.json";
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
 
 TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
@@ -97,8 +98,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
 }
 
 const TensorInfo* SafetensorsFile::find(const std::string& name) const {
-    const auto found = index_.find(name);
-    return found == index_.end() ? nullptr : &tensors_[found->second];
+    const auto entry = index_.find(name);
+    return entry == index_.end() ? nullptr : &tensors_[entry->second];
 }
 
 const TensorInfo& SafetensorsFile::at(const std::string& name) const {
@@ -193,11 +194,11 @@ int64_t bytes_of(const TensorData& t) {
     return bytes;
 }
 
-std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t most) {
+std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t shard_bytes) {
     std::vector<ModelShard> shards = {{kSingle, 0, 0}};
     int64_t bytes = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
-        if (bytes > 0 && bytes + bytes_of(tensors[i]) > most) {
+        if (bytes > 0 && bytes + bytes_of(tensors[i]) > shard_bytes) {
             shards.push_back({"", i, i});
             bytes = 0;
         }

@@ -82,9 +82,9 @@ struct ModelShard {
     std::string file;
     size_t begin = 0, end = 0;
 };
-// Divides a model into files of at most `most` bytes of data each; a larger tensor gets a file of its own. As by
+// Divides a model into files of at most shard_bytes bytes of data each; a larger tensor gets a file of its own. As by
 // Hugging Face, the names are model.safetensors, or model-00001-of-00003.safetensors and so on.
-std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t most);
+std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int64_t shard_bytes);
 // Returns name and content of the index of several shards.
 std::pair<std::string, std::string> model_index(const std::vector<TensorData>& tensors,
                                                 const std::vector<ModelShard>& shards);

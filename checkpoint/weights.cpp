@@ -32,13 +32,14 @@ void for_each_element(const ParamRow& r, F f) {
 }
 
 SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& model) {
-    SafetensorsModel::Found found = model.find(t.name);
+    SafetensorsModel::Found tensor_found = model.find(t.name);
     for (std::string prefix : {"transformer.", "model."})
-        if (!found && t.name.starts_with(prefix)) found = model.find(t.name.substr(prefix.size()));
-    CHECK_USAGE(found, "{}: has no tensor '{}'", model.path(), t.name);
-    CHECK_USAGE(found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]", found.file->path(),
-                found.tensor->name, fmt::join(found.tensor->shape, ", "), fmt::join(t.shape, ", "));
-    return found;
+        if (!tensor_found && t.name.starts_with(prefix)) tensor_found = model.find(t.name.substr(prefix.size()));
+    CHECK_USAGE(tensor_found, "{}: has no tensor '{}'", model.path(), t.name);
+    CHECK_USAGE(tensor_found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]",
+                tensor_found.file->path(), tensor_found.tensor->name, fmt::join(tensor_found.tensor->shape, ", "),
+                fmt::join(t.shape, ", "));
+    return tensor_found;
 }
 
 // Returns "model.layers.0.mlp.up_proj.weight" for "model.layers.7.mlp.up_proj.weight"; other names unchanged.
@@ -65,9 +66,9 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
     std::vector<CheckpointTensor> tensors;
     for (int i = 0; i < table.count(); ++i) {
         const ParamRow& r = table[i];
-        auto known = std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == r.slot.tensor; });
-        if (known != tensors.end()) {
-            known->params.push_back(i);
+        auto entry = std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == r.slot.tensor; });
+        if (entry != tensors.end()) {
+            entry->params.push_back(i);
             continue;
         }
         const int64_t m = r.logical_rows;
@@ -136,12 +137,12 @@ void load_weights(ParamStore& params, const SafetensorsModel& model, const Strea
         const ParamTable& table = params.table();
         std::vector<float> storage;
         for (const CheckpointTensor& t : checkpoint_tensors(table)) {
-            const SafetensorsModel::Found found = find(t, model);
-            const std::string& path = found.file->path();
-            const std::vector<float> values = found.file->read_float(*found.tensor);
+            const SafetensorsModel::Found tensor_found = find(t, model);
+            const std::string& path = tensor_found.file->path();
+            const std::vector<float> values = tensor_found.file->read_float(*tensor_found.tensor);
             const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
             CHECK(bad == values.end(), "{}: tensor '{}' is not finite at element {}; the saved model was broken", path,
-                  found.tensor->name, bad - values.begin());
+                  tensor_found.tensor->name, bad - values.begin());
             for (int i : t.params) {
                 storage.resize(static_cast<size_t>(table[i].size()));
                 scatter_param(table[i], values.data(), storage.data());

@@ -339,15 +339,20 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype) {
     check_shape(s);
     CHECK(dtype == DType::f32 || dtype == DType::bf16, "attention: storage type {}, expected float or bf16",
           name_of(dtype));
-    size_t most = 0;
-    AttentionShape group = s;
-    for (group.T = 1; group.T <= s.T; ++group.T) {  // because shorter sequences form larger groups
-        group.B = s.B;
+    const auto group_of = [&](int T) {
+        AttentionShape group = s;
+        group.T = T;
         group.B = largest_group(group);
-        most = std::max(
-            most, dtype == DType::f32 ? Scratch<float>(nullptr, group).bytes : Scratch<bf16>(nullptr, group).bytes);
-    }
-    return most;
+        return group;
+    };
+    const auto bytes_of = [&](const AttentionShape& group) {
+        return dtype == DType::f32 ? Scratch<float>(nullptr, group).bytes : Scratch<bf16>(nullptr, group).bytes;
+    };
+    const AttentionShape longest = group_of(s.T);
+    size_t bytes = bytes_of(longest);
+    // Shorter sequences may form larger groups. Groups of the same number of sequences need the less, the shorter.
+    for (int T = 1; T < s.T && group_of(T).B > longest.B; ++T) bytes = std::max(bytes, bytes_of(group_of(T)));
+    return bytes;
 }
 
 namespace {

@@ -86,21 +86,15 @@ __device__ __forceinline__ void for_each_vec(int64_t n, F f) {
     }
 }
 
-// ---- weight decay -------------------------------------------------------------------------------
-
-// The factor by which weight decay multiplies weight x, from which the update subtracts delta: `keep`, but `against` if
-// the update moves x away from zero. Cautious decay (Chen et al., arXiv 2510.12402) sets `against` to 1.
-__device__ __forceinline__ float kept(float x, float delta, float keep, float against) {
-    return delta * x < 0.0f ? against : keep;
-}
-
 // ---- rows ---------------------------------------------------------------------------------------
 
 // kLanes threads (a warp, or one thread) process a row, kWidth elements at a time. If kHeld > 0, each lane can hold its
 // part of the row, at most kHeld vectors, in registers.
 template <int WIDTH, int LANES, int HELD>
 struct RowShape {
-    static constexpr int kWidth = WIDTH, kLanes = LANES, kHeld = HELD;
+    static constexpr int kWidth = WIDTH;
+    static constexpr int kLanes = LANES;
+    static constexpr int kHeld = HELD;
     static constexpr int kBlock = LANES == 1 ? 32 : 128;
     static constexpr int kRowsPerBlock = kBlock / LANES;
     static constexpr int kUnroll = WIDTH == 1 ? 1 : 4;  // unaligned rows are rare: their code stays small

@@ -1,14 +1,14 @@
-// The kernel of optimizers that update each element by itself (ElementStep in step_control.h): the loop over the flat
+// The kernel of optimizers that update each element by itself (UpdateRate in step_control.h): the loop over the flat
 // arrays, weight decay and the rounded working weights. A rule holds its constants and has
 //   kStates                      the number of state arrays
-//   begin(lr, control)           returns what is the same for all elements of a launch
+//   begin(rate, control)         returns what is the same for all elements of a launch
 //   delta(launch, state, g)      updates state[kStates] with the clipped gradient g and returns what to subtract from
 //                                the weight
 // Private to kernels/.
 #pragma once
 
 #include "kernels/common.h"
-#include "kernels/step_control.h"
+#include "kernels/weight_update.h"
 
 namespace teon {
 
@@ -21,24 +21,24 @@ struct StateArrays {
 template <typename Rule, typename T, int W, bool CAUTIOUS>
 __global__ void __launch_bounds__(kFlatBlock)
     element_update_kernel(float* master, T* work, StateArrays<Rule::kStates> states, const float* grad,
-                          const StepControl* control, int64_t n, Rule rule, ElementStep s) {
+                          const StepControl* control, int64_t n, Rule rule, UpdateRate update_rate) {
     wait_for_earlier_kernels();
     constexpr int N = Rule::kStates;
     if (control->skip != 0) return;
-    const float lr = s.lr * control->lr_factor * s.lr_scale, scale = control->scale;
-    const float keep = 1.0f - lr * s.weight_decay;
-    const auto launch = rule.begin(lr, *control);
+    const float scale = control->scale;
+    const WeightUpdate update = weight_update(update_rate, control);
+    const auto launch = rule.begin(update.rate, *control);
     for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t i) {
         auto p = load_vec<w>(master + i);
         const auto gradient = load_vec<w>(grad + i);
         Vec<float, w> state[N];
         for (int j = 0; j < N; ++j) state[j] = load_vec<w>(states.at[j] + i);
         FOR_VEC(k, w) {
-            float own[N];
-            for (int j = 0; j < N; ++j) own[j] = state[j][k];
-            const float delta = rule.delta(launch, own, gradient[k] * scale);
-            for (int j = 0; j < N; ++j) state[j][k] = own[j];
-            p[k] = fmaf(p[k], CAUTIOUS ? kept(p[k], delta, keep, 1.0f) : keep, -delta);
+            float state_of_k[N];
+            for (int j = 0; j < N; ++j) state_of_k[j] = state[j][k];
+            const float delta = rule.delta(launch, state_of_k, gradient[k] * scale);
+            for (int j = 0; j < N; ++j) state[j][k] = state_of_k[j];
+            p[k] = fmaf(p[k], CAUTIOUS ? update.decay_factor(p[k], delta) : update.keep, -delta);
         }
         store_vec(master + i, p);
         for (int j = 0; j < N; ++j) store_vec(states.at[j] + i, state[j]);
@@ -48,17 +48,21 @@ __global__ void __launch_bounds__(kFlatBlock)
 
 template <typename Rule, typename T>
 void element_update(float* master, T* work, const StateArrays<Rule::kStates>& states, const float* grad,
-                    const StepControl* control, int64_t n, const Rule& rule, const ElementStep& step,
+                    const StepControl* control, int64_t n, const Rule& rule, const UpdateRate& rate,
                     const Stream& stream) {
-    constexpr int WIDEST = kVecWidth<float>;
-    bool aligned = vec_aligned<float, WIDEST>(0, master, work, grad);
-    for (const float* state : states.at) aligned = aligned && vec_aligned<float, WIDEST>(0, state);
-    at_width<WIDEST>(aligned, [&]<int W>(Constant<W>) {
-        auto go = [&](auto cautious) {
+    constexpr int kWidest = kVecWidth<float>;
+    bool aligned = vec_aligned<float, kWidest>(0, master, work, grad);
+    for (const float* state : states.at) aligned = aligned && vec_aligned<float, kWidest>(0, state);
+    at_width<kWidest>(aligned, [&]<int W>(Constant<W>) {
+        auto launch_for = [&](auto cautious) {
             launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
-                {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, step);
+                {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, rate);
         };
-        step.cautious ? go(std::true_type{}) : go(std::false_type{});
+        if (rate.cautious) {
+            launch_for(std::true_type{});
+        } else {
+            launch_for(std::false_type{});
+        }
     });
 }
 

@@ -12,7 +12,8 @@ struct SeriesStats {
     int count = 0;  // values seen, up to 128
 };
 
-inline constexpr int kSkipNonfinite = 1, kSkipSpike = 2;
+inline constexpr int kSkipNonfinite = 1;
+inline constexpr int kSkipSpike = 2;
 
 // The decision on one optimizer step. It is in device memory, so that no step waits for the host. Before the first
 // step all members are 0, except that lr_factor may be 1.
@@ -38,13 +39,14 @@ struct StepControl {
 void step_control(StepControl* control, const float* norm_squared, const float* loss, float lr_factor, float clip,
                   float spike_limit, float beta1, float beta2, const Stream& stream);
 
-// The common part of optimizers that update each of n elements by itself. With the gradient g = grad * control->scale,
-// the learning rate r = lr * control->lr_factor * lr_scale and the optimizer's direction u:
-//   master = master (1 - r weight_decay) - r u; work = master rounded (work may be nullptr)
-// Cautious weight decay (arXiv 2510.12402) decays only elements with u * master >= 0. Nothing changes if control->skip
-// is not 0.
-struct ElementStep {
-    float lr, lr_scale = 1, weight_decay = 0;
+// The learning rate and weight decay of some weights. With r = lr * control->lr_factor and the optimizer's direction u:
+//   master = master (1 - r weight_decay) - r lr_scale u; work = master rounded (work may be nullptr)
+// Cautious weight decay (Chen et al., arXiv 2510.12402) decays only weights with u * master >= 0. Nothing changes if
+// control->skip is not 0. kernels/weight_update.h has the device's side.
+struct UpdateRate {
+    float lr = 0;        // peak
+    float lr_scale = 1;  // of the update alone; weight decay does not have it
+    float weight_decay = 0;
     bool cautious = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include "kernels/common.h"
 #include "kernels/teon.h"
+#include "kernels/weight_update.h"
 
 namespace teon {
 
@@ -118,22 +119,19 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, typename WorkT, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     fold_update_kernel(float* master, WorkT* work, const T* Z, const StepControl* control, SliceBatch s,
-                       SliceLayout layout, float peak_lr, const float* row_scales, bool cautious) {
+                       SliceLayout layout, const float* row_scales) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
-    const float lr = control ? peak_lr * control->lr_factor : peak_lr;
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
-    const float keep = 1.0f - lr * slice.decay;
-    const float against = cautious ? 1.0f : keep;
-    const float step = lr * slice.step;
+    const WeightUpdate update = weight_update(slice.rate, control);
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
-        const float scale = row_scales ? step * row_scales[int64_t{index} * s.m + e / s.n] : step;
+        const float scale = row_scales ? update.rate * row_scales[int64_t{index} * s.m + e / s.n] : update.rate;
         for (int k = 0; k < w; ++k) {
             const float delta = scale * o[k];
-            x[k] = fmaf(kept(x[k], delta, keep, against), x[k], -delta);
+            x[k] = fmaf(update.decay_factor(x[k], delta), x[k], -delta);
         }
         store_vec(master + slice.master + e, x);
         if (work) store_floats(work + slice.work + e, x);
@@ -185,8 +183,8 @@ __global__ void __launch_bounds__(kFlatBlock)
     }
     before = block_sum(before);
     after = block_sum(after);
-    const float wanted = unit_rms ? static_cast<float>(s.logical_size()) : before;
-    const float factor = after > 0.0f ? sqrtf(wanted / after) : 0.0f;
+    const float target = unit_rms ? static_cast<float>(s.logical_size()) : before;
+    const float factor = after > 0.0f ? sqrtf(target / after) : 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
 }
 
@@ -201,7 +199,8 @@ __global__ void __launch_bounds__(kRowsBlock)
     float sum = 0.0f;
     for (int j = lane; j < side; j += 32) sum += fabsf(static_cast<float>(R[i * ld + j]));
     sum = warp_sum(sum);
-    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : sum == 0.0f ? 1.0f : sum;  // NaN stays NaN
+    const float scale_of_zero_or_nan = sum == 0.0f ? 1.0f : sum;
+    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : scale_of_zero_or_nan;
 }
 
 template <typename T, int W>
@@ -313,11 +312,11 @@ void scale_rows_columns(T* x, const float* row_scales, const float* column_scale
 
 template <typename T, typename WorkT>
 void fold_update(float* master, WorkT* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales, bool cautious) {
+                 const SliceLayout& layout, const Stream& stream, const float* row_scales) {
     check_slices(s);
     for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
-        launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout, lr,
-                                                row_scales, cautious);
+        launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout,
+                                                row_scales);
     });
 }
 

@@ -14,8 +14,7 @@ namespace teon {
 struct Slice {
     int64_t grad, master, work;  // offsets in the buffers of gradients, master weights and working weights
     int64_t state;               // offset in the momentum buffer
-    float step;                  // factor of the learning rate for O_k
-    float decay;                 // weight decay
+    UpdateRate rate;             // its lr_scale includes the factor of O_k
     int64_t neurons = 0;         // offset of the second moments of its rows, also in the momentum buffer (NorMuon)
 };
 // The slices of one batch of orthogonalizations: matrices (m x n) of one shape, K consecutive ones for each unfolding.
@@ -66,14 +65,12 @@ template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
                    const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream);
 
-// master = master (1 - r decay) - r step Z, slice by slice, where r = lr * control->lr_factor; work = master rounded,
-// unless work is nullptr. Rows of Z are first multiplied by row_scales (count, m), unless row_scales is nullptr.
-// cautious: only weights that the update moves towards zero decay, as in ElementStep. Without control, with master = 0,
-// decay = 0, step = -1 and lr = 1, this is the inverse of unfold.
+// Updates the weights of each slice by its UpdateRate (kernels/step_control.h); the direction is Z, whose rows are
+// first multiplied by row_scales (count, m), unless row_scales is nullptr. Without control, with master = 0, lr = 1,
+// lr_scale = -1 and no decay, this is the inverse of unfold.
 template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, float lr, const Stream& stream, const float* row_scales = nullptr,
-                 bool cautious = false);
+                 const SliceLayout& layout, const Stream& stream, const float* row_scales = nullptr);
 
 // scales (count, side) = 1 / sqrt(sum over j of |R(i, j)|), or 1 if the sum is 0, for `count` square matrices
 // R = X X^T (side x side, rows ld elements apart). With the rows of X multiplied by them, R has no eigenvalue above 1

@@ -12,8 +12,9 @@ namespace teon {
 namespace {
 
 struct Spectrum {
-    std::vector<float> left, right;  // top singular vectors, of unit length; empty if not requested
-    double nuclear = 0;              // sum of the singular values
+    std::vector<float> top_left;  // singular vector, of unit length; empty if not requested
+    std::vector<float> top_right;
+    double nuclear = 0;  // sum of the singular values
 };
 
 std::vector<float> download_all(const float* data, int n, const Stream& stream) {
@@ -44,7 +45,8 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
     Buffer<float> other(l);
     Buffer<Slice> table(K);
     std::vector<Slice> infos;
-    for (const float* slice : slices) infos.push_back({0, 0, 0, slice - slices[0], 0, 0});
+    for (const float* slice : slices)
+        infos.push_back({.grad = 0, .master = 0, .work = 0, .state = slice - slices[0], .rate = {}});
     upload(table.data(), infos.data(), K, stream);
     unfold(Z.data(), slices[0], nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), 0, stream);
     const Mat z = mat(Z.data(), u.ld);
@@ -68,8 +70,8 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
     std::vector<float> far = download_all(other.data(), l, stream);
     const double length = std::sqrt(dot(far, far));
     for (float& x : far) x = length > 0 ? static_cast<float>(x / length) : 0.0f;
-    result.left = wide ? near : far;
-    result.right = wide ? far : near;
+    result.top_left = wide ? near : far;
+    result.top_right = wide ? far : near;
     return result;
 }
 
@@ -84,17 +86,17 @@ std::vector<Alignment> measure_alignment(const std::vector<MomentumSlice>& slice
     for (size_t i = 0; i < slices.size(); ++i) {
         const MomentumSlice& slice = slices[i];
         data = {data[1], data_of(i)};
-        Spectrum own = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
+        Spectrum spectrum = spectrum_of({&data[1], 1}, slice.m, slice.n, 1, true, context);
         const bool pair =
             i > 0 && slices[i - 1].role == slice.role && slices[i - 1].m == slice.m && slices[i - 1].n == slice.n;
-        if (pair && own.nuclear > 0 && before.nuclear > 0) {
+        if (pair && spectrum.nuclear > 0 && before.nuclear > 0) {
             const double joint = spectrum_of(data, slice.m, slice.n, mode, false, context).nuclear;
             result.push_back({slice.role, slices[i - 1].layer, slice.layer,
-                              static_cast<float>(std::abs(dot(before.left, own.left))),
-                              static_cast<float>(std::abs(dot(before.right, own.right))),
-                              static_cast<float>((before.nuclear + own.nuclear) / joint)});
+                              static_cast<float>(std::abs(dot(before.top_left, spectrum.top_left))),
+                              static_cast<float>(std::abs(dot(before.top_right, spectrum.top_right))),
+                              static_cast<float>((before.nuclear + spectrum.nuclear) / joint)});
         }
-        before = std::move(own);
+        before = std::move(spectrum);
     }
     return result;
 }

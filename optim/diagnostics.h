@@ -13,8 +13,9 @@ namespace teon {
 struct Alignment {
     Role role;
     int layer_a, layer_b;
-    float left, right;  // |inner product| of the top left / top right singular vectors of the momenta
-    float norm_ratio;   // ||M||_muon,* / ||M||_teon-i,* of the pair
+    float left_alignment;   // |inner product| of the top left singular vectors of the momenta
+    float right_alignment;  // the same of the top right ones
+    float norm_ratio;       // ||M||_muon,* / ||M||_teon-i,* of the pair
 };
 
 struct MomentumSlice {

@@ -12,12 +12,12 @@ namespace {
 
 const ElementRule kAdamW{
     "adamw", {"m", "v"}, [](const ElementUpdate& u, const OptimizerOptions& o, const Stream& stream) {
-        adamw_update(u.master, u.work, u.state[0], u.state[1], u.grad, u.control, u.n, u.step, o.beta1, o.beta2, o.eps,
-                     stream);
+        adamw_update(u.master, u.work, u.state[0], u.state[1], u.grad, u.control, u.n, u.rate,
+                     {o.beta1, o.beta2, o.eps}, stream);
     }};
 
 const ElementRule kLion{"lion", {"m"}, [](const ElementUpdate& u, const OptimizerOptions& o, const Stream& stream) {
-                            lion_update(u.master, u.work, u.state[0], u.grad, u.control, u.n, u.step, o.beta1, o.beta2,
+                            lion_update(u.master, u.work, u.state[0], u.grad, u.control, u.n, u.rate, o.beta1, o.beta2,
                                         stream);
                         }};
 

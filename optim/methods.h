@@ -27,7 +27,7 @@ struct ElementUpdate {
     const float* grad;
     const StepControl* control;
     int64_t n;
-    ElementStep step;
+    UpdateRate rate;
 };
 // Updates each element independently, so that parameters can be divided among ranks at any element.
 struct ElementRule {
@@ -42,7 +42,8 @@ struct ElementRule {
 struct StateShape {
     std::string_view name;
     int rows, cols;
-    int64_t stride() const;  // elements from this tensor to the next, which is aligned
+    bool may_be_absent = false;  // from checkpoints of version 0.2.0; then zero
+    int64_t stride() const;      // elements from this tensor to the next, which is aligned
 };
 
 // Updates the stacks of the plan that this rank owns.
@@ -51,9 +52,9 @@ public:
     virtual ~MatrixUpdater() = default;
     // Collective. Calls exchange(parts) whenever the working weights of `parts` are updated on their ranks. All ranks
     // pass the same parts in the same order.
-    virtual void step(ParamStore& params, const StepControl* control,
-                      const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
-    virtual bool step_waits() const = 0;          // Optimizer::step_waits
+    virtual void update(ParamStore& params, const StepControl* control,
+                        const std::function<void(const std::vector<Part>&)>& exchange, Context& context) = 0;
+    virtual bool update_waits() const = 0;        // Optimizer::step_waits
     virtual void check_finite(Context&) const {}  // Optimizer::check_finite
 };
 class Ownership;
@@ -66,7 +67,7 @@ struct MatrixSetup {
     const ParamStore& params;
     int rank;      // in the placement
     float* state;  // state of all matrices of this rank, zeroed
-    // By row of the table: the offsets of the row's tensors in state; empty if this rank does not own the row.
+    // By parameter: the offsets of its tensors in state; empty if this rank does not own the parameter.
     const std::vector<std::vector<int64_t>>& at;
     Context& context;
 };
@@ -78,7 +79,8 @@ struct MatrixRule {
     std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };
-extern const MatrixRule kOrthogonal, kSoap;
+extern const MatrixRule kOrthogonal;
+extern const MatrixRule kSoap;
 
 // ---- methods ------------------------------------------------------------------------------------
 

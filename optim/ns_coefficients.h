@@ -18,7 +18,7 @@ struct NsSet {
     Ortho ortho;
     std::span<const NsTriple> triples;
     double margin;  // the set expects ||X||_F <= 1 / margin
-    NsTriple at(int step) const { return triples[std::min<size_t>(static_cast<size_t>(step), triples.size() - 1)]; }
+    NsTriple at(int t) const { return triples[std::min<size_t>(static_cast<size_t>(t), triples.size() - 1)]; }
 };
 
 // Keller Jordan, "Muon: An optimizer for hidden layers in neural networks" (https://kellerjordan.github.io/posts/muon).
@@ -42,7 +42,8 @@ inline constexpr NsTriple kYou6[] = {
 // singular values in [1e-3, 1], made safe against rounding by p(x / 1.01), which divides (a, b, c) by 1.01, 1.01^3 and
 // 1.01^5. The last of its eight triples is the Newton-Schulz iteration of order five, which converges from there.
 constexpr NsTriple with_safety(double a, double b, double c) {
-    constexpr double s = 1.01, s3 = s * s * s;
+    constexpr double s = 1.01;
+    constexpr double s3 = s * s * s;
     return {a / s, b / s3, c / (s3 * s * s)};
 }
 inline constexpr NsTriple kPolarExpress[] = {with_safety(8.28721201814563, -23.595886519098837, 17.300387312530933),

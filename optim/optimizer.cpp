@@ -50,16 +50,16 @@ struct Optimizer::Impl {
           reduction(table, plan, placement, o),
           ownership(table, plan, divided ? placement : place(table, plan, o, 1), o),
           rank(divided ? context.comm->rank() : 0),
-          element_parts(ownership.parts(plan.element_rows)),
+          element_parts(ownership.parts(plan.element_params)),
           matrix_state_at(table.count()) {
         make_runs(ownership.placement().elements[rank], params.offloads(), context.stream);
         if (!info.matrices) return;
         int64_t floats = 0;
         for (size_t s = 0; s < plan.stacks.size(); ++s) {
             if (ownership.placement().owner[s] != rank) continue;
-            for (int row : plan.stacks[s].rows)
-                for (const StateShape& shape : state_of(row)) {
-                    matrix_state_at[row].push_back(floats);
+            for (int param : plan.stacks[s].params)
+                for (const StateShape& shape : state_of(param)) {
+                    matrix_state_at[param].push_back(floats);
                     floats += shape.stride();
                 }
         }
@@ -68,11 +68,11 @@ struct Optimizer::Impl {
             {table, plan, options, ownership, params, rank, matrix_state.data(), matrix_state_at, context});
     }
 
-    // own: this rank's elements, numbered over all runs.
-    void make_runs(const Part& own, bool offload, const Stream& stream) {
+    // elements: this rank's, numbered over all runs.
+    void make_runs(const Part& elements, bool offload, const Stream& stream) {
         for (ElementRun& run : element_runs(table, plan, options)) {
-            const int64_t from = std::clamp(own.offset - run.begin, int64_t{0}, run.size);
-            const int64_t to = std::clamp(own.offset + own.size - run.begin, from, run.size);
+            const int64_t from = std::clamp(elements.offset - run.begin, int64_t{0}, run.size);
+            const int64_t to = std::clamp(elements.offset + elements.size - run.begin, from, run.size);
             const int64_t offset = run.offset + from;
             const int64_t size = to - from;
             std::vector<OffloadableBuffer<float>> state;
@@ -81,21 +81,19 @@ struct Optimizer::Impl {
         }
     }
 
-    std::vector<StateShape> state_of(int row) const { return info.matrices->state(options, table[row]); }
+    std::vector<StateShape> state_of(int param) const { return info.matrices->state(options, table[param]); }
 
-    void step_elements(ParamStore& params, const StepControl* control, const Stream& stream) const {
+    void update_elements(ParamStore& params, const StepControl* control, const Stream& stream) const {
         for (const RunState& s : runs) {
             if (s.size == 0) continue;
-            // Weight decay uses the learning rate without the role's factor.
-            const float decay =
-                s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) / s.run.lr_scale : 0;
+            const float weight_decay = s.run.decay ? options.adamw_weight_decay.value_or(options.weight_decay) : 0.0f;
             ElementUpdate u{.master = params.masters().at<float>(s.offset),
                             .work = params.work_copy_at(s.offset),
                             .state = {},
                             .grad = params.sums().at<float>(s.offset),
                             .control = control,
                             .n = s.size,
-                            .step = {options.adamw_lr, s.run.lr_scale, decay, options.cautious_weight_decay}};
+                            .rate = {options.adamw_lr, s.run.lr_scale, weight_decay, options.cautious_weight_decay}};
             for (const auto& state : s.state) u.state.push_back(state.data());
             info.elements->update(u, options, stream);
         }
@@ -127,13 +125,13 @@ void Optimizer::step(ParamStore& params, const StepControl* control, Context& co
         if (impl_->divided && !params.has_weight_windows())
             context.comm->broadcast(params.work_all(), params.dtype(), updated, context.stream);
     };
-    impl_->step_elements(params, control, context.stream);
+    impl_->update_elements(params, control, context.stream);
     exchange(impl_->element_parts);
-    if (impl_->matrices) impl_->matrices->step(params, control, exchange, context);
+    if (impl_->matrices) impl_->matrices->update(params, control, exchange, context);
     context.comm->join(context.stream);
 }
 
-bool Optimizer::step_waits() const { return impl_->matrices && impl_->matrices->step_waits(); }
+bool Optimizer::step_waits() const { return impl_->matrices && impl_->matrices->update_waits(); }
 
 void Optimizer::check_finite(Context& context) {
     if (impl_->matrices) impl_->matrices->check_finite(context);
@@ -178,33 +176,34 @@ std::vector<StateTensor> Optimizer::state() {
     const ParamTable& table = self.table;
     std::vector<StateTensor> tensors;
     for (const RunState& s : self.runs) {
-        for (int row : s.run.rows) {
-            const ParamRow& r = table[row];
-            const int64_t begin = std::clamp(s.offset - r.offset, int64_t{0}, r.size());
-            const int64_t end = std::clamp(s.offset + s.size - r.offset, begin, r.size());
-            const int64_t from = begin < end ? r.offset + begin - s.offset : 0;
-            std::vector<Part> parts = self.ownership.parts({row});
-            for (Part& part : parts) part.offset -= r.offset;
+        for (int param : s.run.params) {
+            const ParamRow& row = table[param];
+            const int64_t begin = std::clamp(s.offset - row.offset, int64_t{0}, row.size());
+            const int64_t end = std::clamp(s.offset + s.size - row.offset, begin, row.size());
+            const int64_t from = begin < end ? row.offset + begin - s.offset : 0;
+            std::vector<Part> parts = self.ownership.parts({param});
+            for (Part& part : parts) part.offset -= row.offset;
             for (size_t i = 0; i < s.state.size(); ++i)
-                tensors.push_back({fmt::format("{}.{}", r.name, self.info.elements->state[i]), s.state[i].data() + from,
-                                   r.rows, r.cols, row, begin, end, parts});
+                tensors.push_back({fmt::format("{}.{}", row.name, self.info.elements->state[i]),
+                                   s.state[i].data() + from, row.rows, row.cols, param, begin, end, parts});
         }
     }
     for (size_t s = 0; s < self.plan.stacks.size(); ++s) {
-        for (int row : self.plan.stacks[s].rows) {
-            const std::vector<int64_t>& at = self.matrix_state_at[row];
+        for (int param : self.plan.stacks[s].params) {
+            const std::vector<int64_t>& at = self.matrix_state_at[param];
             size_t next = 0;
-            for (const StateShape& shape : self.state_of(row)) {
+            for (const StateShape& shape : self.state_of(param)) {
                 const int64_t size = int64_t{shape.rows} * shape.cols;
                 float* data = at.empty() ? nullptr : self.matrix_state.data() + at[next++];
-                tensors.push_back({fmt::format("{}.{}", table[row].name, shape.name),
+                tensors.push_back({fmt::format("{}.{}", table[param].name, shape.name),
                                    data,
                                    shape.rows,
                                    shape.cols,
-                                   row,
+                                   param,
                                    0,
                                    data ? size : 0,
-                                   {{0, size, self.ownership.placement().owner[s]}}});
+                                   {{0, size, self.ownership.placement().owner[s]}},
+                                   shape.may_be_absent});
             }
         }
     }
@@ -240,14 +239,15 @@ void Optimizer::collect_state(const std::vector<StateTensor>& tensors, int64_t b
 
 std::vector<StateTensor> Optimizer::masters(const ParamStore& params) {
     std::vector<StateTensor> tensors;
-    for (int row = 0; row < impl_->table.count(); ++row) {
-        const ParamRow& r = impl_->table[row];
-        StateTensor t{r.name, nullptr, r.rows, r.cols, row, 0, 0, impl_->ownership.parts({row})};
+    for (int param = 0; param < impl_->table.count(); ++param) {
+        const ParamRow& row = impl_->table[param];
+        StateTensor t{row.name, nullptr, row.rows, row.cols, param, 0, 0, impl_->ownership.parts({param})};
         for (Part& part : t.parts) {
-            part.offset -= r.offset;
+            part.offset -= row.offset;
             if (part.root != impl_->rank) continue;
-            t.begin = part.offset, t.end = part.offset + part.size;
-            t.data = params.masters().at<float>(r.offset + t.begin);
+            t.begin = part.offset;
+            t.end = part.offset + part.size;
+            t.data = params.masters().at<float>(row.offset + t.begin);
         }
         tensors.push_back(std::move(t));
     }

@@ -1,5 +1,5 @@
 // The optimizer's interface for training: a plan, which depends only on the ParamTable and the options, and the state
-// and step that follow from the plan. All methods use this class and differ in their plans: rows that are updated
+// and step that follow from the plan. All methods use this class and differ in their plans: parameters that are updated
 // element by element, and stacks of K matrices of one role that are updated together. methods.h describes the methods.
 #pragma once
 
@@ -21,9 +21,10 @@ struct StateTensor {
     std::string name;  // "h.0.attn.q.weight.momentum", "wte.weight.m"
     float* data;       // this rank's elements [begin, end); all elements if there is one rank
     int rows, cols;    // as stored
-    int param;         // row of the ParamTable
+    int param;         // index in the ParamTable
     int64_t begin, end;
-    std::vector<Part> parts;  // the elements of each rank
+    std::vector<Part> parts;     // the elements of each rank
+    bool may_be_absent = false;  // StateShape's
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
 };
 int64_t elements_of(const std::vector<StateTensor>& tensors);

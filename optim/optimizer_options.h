@@ -37,9 +37,9 @@ inline constexpr auto kEnumNames<NsForm> =
 struct OptimizerOptions {
     Method method = Method::adamw;
     float lr = 3e-4f;        // peak, for the stacks
-    float adamw_lr = 3e-4f;  // peak, for the rows that are updated element by element
+    float adamw_lr = 3e-4f;  // peak, for the parameters that are updated element by element
     float weight_decay = 0.1f;
-    std::optional<float> adamw_weight_decay;  // for these rows; weight_decay if absent
+    std::optional<float> adamw_weight_decay;  // for these parameters; weight_decay if absent
     // Decay only where the update does not move the weight away from zero (Chen et al., arXiv 2510.12402).
     bool cautious_weight_decay = false;
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -71,21 +71,21 @@ struct OptimizerOptions {
     int soap_max_dim = 10000;  // longer sides have no basis of eigenvectors
 };
 
-// K matrices (rows of the table) of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
+// K matrices of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
 struct Stack {
     Role role;
-    std::vector<int> rows;             // indices into ParamTable, in layer order
+    std::vector<int> params;           // indices into ParamTable, in layer order
     int m = 0, n = 0;                  // shape of a slice as stored; with heads > 1, of one head's rows
     int logical_m = 0, logical_n = 0;  // without padding
     int heads = 1;  // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
     int mode = 1;
     NsForm form = NsForm::standard;  // resolved
     double flops = 0;                // of one update, without the elementwise work
-    int K() const { return static_cast<int>(rows.size()); }
+    int K() const { return static_cast<int>(params.size()); }
 };
 
 struct OptimizerPlan {
-    std::vector<int> element_rows;  // updated element by element; every other row is in exactly one stack
+    std::vector<int> element_params;  // updated element by element; every other parameter is in exactly one stack
     std::vector<Stack> stacks;
     int64_t state_bytes = 0;
     int64_t scratch_bytes = 0;  // workspaces of the stacks' update

@@ -38,7 +38,7 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
     const OrthoMethod method = method_of(options, stack.form);
     const std::string neurons = has_neuron_norm(options) ? ", neurons normalized" : "";
     if (method.ortho == Ortho::svd) return "svd" + neurons;
-    return fmt::format("{} x{}{}, {}, {}{}", name_of(method.ortho), method.steps, method.aol ? " AOL" : "",
+    return fmt::format("{} x{}{}, {}, {}{}", name_of(method.ortho), method.ns_steps, method.aol ? " AOL" : "",
                        name_of(stack.form), name_of(method.dtype), neurons);
 }
 
@@ -74,27 +74,27 @@ std::vector<Round> divide_group(StackGroup& group, const MatrixSetup& setup, int
     const std::vector<Stack>& all = setup.plan.stacks;
     if (placement.ranks > 1) {
         std::stable_sort(group.stacks.begin(), group.stacks.end(), [&](int a, int b) {
-            return setup.table[all[a].rows[0]].layer < setup.table[all[b].rows[0]].layer;
+            return setup.table[all[a].params[0]].layer < setup.table[all[b].params[0]].layer;
         });
     }
     std::vector<std::vector<int>> stacks(placement.ranks);
     for (int s : group.stacks) stacks[placement.owner[s]].push_back(s);
-    size_t most = 0;
-    for (auto& own : stacks) most = std::max(most, own.size());
+    size_t largest_count = 0;
+    for (const std::vector<int>& of_rank : stacks) largest_count = std::max(largest_count, of_rank.size());
     const size_t chunk = group.chunk;
     group.stacks = stacks[rank];
 
     std::vector<Round> rounds;
-    for (size_t begin = 0; begin < most; begin += chunk) {
-        std::vector<int> rows;
-        auto end_of = [&](auto& own) { return std::clamp(own.size(), begin, begin + chunk); };
-        for (auto& own : stacks) {
-            for (size_t i = begin; i < end_of(own); ++i)
-                rows.insert(rows.end(), all[own[i]].rows.begin(), all[own[i]].rows.end());
+    for (size_t begin = 0; begin < largest_count; begin += chunk) {
+        std::vector<int> params;
+        auto end_of = [&](const std::vector<int>& of_rank) { return std::clamp(of_rank.size(), begin, begin + chunk); };
+        for (const std::vector<int>& of_rank : stacks) {
+            for (size_t i = begin; i < end_of(of_rank); ++i)
+                params.insert(params.end(), all[of_rank[i]].params.begin(), all[of_rank[i]].params.end());
         }
-        std::sort(rows.begin(), rows.end());
+        std::sort(params.begin(), params.end());
         const size_t count = end_of(group.stacks) - begin;
-        rounds.push_back({static_cast<int>(begin), static_cast<int>(count), setup.ownership.parts(rows)});
+        rounds.push_back({static_cast<int>(begin), static_cast<int>(count), setup.ownership.parts(params)});
     }
     return rounds;
 }
@@ -105,9 +105,16 @@ bool all_aligned(const StackGroup& group, const MatrixSetup& setup) {
     const int64_t size = int64_t{group.unfolding.m} * group.unfolding.n;
     if (group.heads > 1 && size % kVecWidth<float> != 0) return false;
     for (int s : group.stacks)
-        for (int row : setup.plan.stacks[s].rows)
-            if (setup.table[row].offset % kVecWidth<float> != 0) return false;
+        for (int param : setup.plan.stacks[s].params)
+            if (setup.table[param].offset % kVecWidth<float> != 0) return false;
     return true;
+}
+
+UpdateRate rate_of(const Stack& stack, const ParamRow& row, const OptimizerOptions& options) {
+    return {.lr = options.lr,
+            .lr_scale = static_cast<float>(update_scale(stack, options)),
+            .weight_decay = row.decay ? options.weight_decay : 0.0f,
+            .cautious = options.cautious_weight_decay};
 }
 
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
@@ -121,20 +128,19 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     std::vector<Slice> slices;
     for (int s : state.group.stacks) {
         const Stack& stack = setup.plan.stacks[s];
-        const float step = static_cast<float>(step_factor(stack, setup.options));
         for (int head = 0; head < stack.heads; ++head)
-            for (int row : stack.rows) {
-                const ParamRow& r = setup.table[row];
+            for (int param : stack.params) {
+                const ParamRow& row = setup.table[param];
                 const ParamStore& p = setup.params;
-                const int64_t begin = r.offset;
+                const int64_t begin = row.offset;
                 const int64_t grad = p.sums().layout().at(begin);
                 const int64_t master = p.masters().layout().at(begin);
                 const int64_t work = p.weights().layout().at(begin);
-                const std::vector<int64_t>& at = setup.at[row];
+                const std::vector<int64_t>& at = setup.at[param];
                 const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
                 const int64_t of_head = head * size;
-                slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head, step,
-                                  r.decay ? setup.options.weight_decay : 0.0f, neurons});
+                slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head,
+                                  rate_of(stack, row, setup.options), neurons});
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
@@ -155,13 +161,13 @@ public:
         int64_t scratch = 0;
         for (StackGroup& group : group_stacks(setup.plan, options_, &setup.ownership.placement())) {
             groups_.push_back(make_group(std::move(group), setup));
-            const StackGroup& own = groups_.back().group;
-            if (own.stacks.empty()) continue;
-            const SliceBatch chunk = groups_.back().batch(0, own.chunk);
+            const StackGroup& of_rank = groups_.back().group;
+            if (of_rank.stacks.empty()) continue;
+            const SliceBatch chunk = groups_.back().batch(0, of_rank.chunk);
             partials = std::max(partials, int64_t{chunk.count} * momentum_parts(chunk));
             slices = std::max<int64_t>(slices, chunk.count);
             if (has_neuron_norm(options_)) neurons = std::max(neurons, neuron_scales_floats(chunk));
-            scratch = std::max(scratch, scratch_bytes(own));
+            scratch = std::max(scratch, scratch_bytes(of_rank));
         }
         scratch_ = Buffer<std::byte>(scratch);
         partial_ = Buffer<float>(partials);
@@ -169,19 +175,19 @@ public:
         neurons_ = Buffer<float>(neurons);
     }
 
-    void step(ParamStore& params, const StepControl* control,
-              const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
+    void update(ParamStore& params, const StepControl* control,
+                const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
         for (const GroupState& state : groups_) {
             for (const Round& round : state.rounds) {
                 visit_dtype(state.group.method.dtype, [&]<typename T>(T) {
-                    step_chunk<T>(state, round.first, round.count, params, control, context);
+                    update_chunk<T>(state, round.first, round.count, params, control, context);
                 });
                 exchange(round.updated);
             }
         }
     }
 
-    bool step_waits() const override { return options_.ortho == Ortho::svd && !plan_.stacks.empty(); }
+    bool update_waits() const override { return options_.ortho == Ortho::svd && !plan_.stacks.empty(); }
 
     void check_finite(Context& context) const override {
         for (const GroupState& state : groups_) {
@@ -193,7 +199,7 @@ public:
                 CHECK(!nonfinite[i],
                       "the momentum of {} ({} stacked) is not finite: reduce the learning rate or resume from an "
                       "earlier checkpoint",
-                      table_[stack.rows[0]].name, stack.K());
+                      table_[stack.params[0]].name, stack.K());
             }
         }
     }
@@ -201,8 +207,8 @@ public:
 private:
     // Momentum, unfolding, orthogonalization and update of stacks [first, first + count) of a group.
     template <typename T>
-    void step_chunk(const GroupState& state, int first, int count, ParamStore& params, const StepControl* control,
-                    Context& context) {
+    void update_chunk(const GroupState& state, int first, int count, ParamStore& params, const StepControl* control,
+                      Context& context) {
         if (count == 0) return;
         const StackGroup& group = state.group;
         const SliceBatch slices = state.batch(first, count);
@@ -227,8 +233,7 @@ private:
                           options_.update_rms > 0, stream);
             rows = neurons_.data();
         }
-        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, options_.lr, stream,
-                    rows, options_.cautious_weight_decay);
+        fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, stream, rows);
     }
 
     const ParamTable& table_;

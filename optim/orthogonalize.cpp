@@ -32,7 +32,9 @@ struct Scratch {
         };
         auto take_floats = [&](int64_t n) { return static_cast<float*>(take(n, sizeof(float))); };
         if (method.ortho == Ortho::svd) {
-            U = take_floats(batch.rows * r), S = take_floats(r), Vt = take_floats(r * batch.cols);
+            U = take_floats(batch.rows * r);
+            S = take_floats(r);
+            Vt = take_floats(r * batch.cols);
             return;
         }
         Y = take(batch.size(), size_of(method.dtype));
@@ -52,8 +54,8 @@ public:
     void* standard() {
         void* R = scratch_.square[0];
         void* Z = scratch_.square[1];
-        for (int t = 0; t < method_.steps; ++t) {
-            const NsTriple q = method_.step(t);
+        for (int t = 0; t < method_.ns_steps; ++t) {
+            const NsTriple q = method_.triple(t);
             gram(R);
             if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
@@ -66,9 +68,9 @@ public:
     void* gram_form() {
         auto [R, Z, Q, spare] = scratch_.square;
         int done = 0;  // steps accumulated in Q since X was last multiplied by it
-        for (int t = 0; t < method_.steps; ++t) {
-            const NsTriple q = method_.step(t);
-            const bool last = t + 1 == method_.steps || restarts_after(method_.dtype, t + 1);
+        for (int t = 0; t < method_.ns_steps; ++t) {
+            const NsTriple q = method_.triple(t);
+            const bool last = t + 1 == method_.ns_steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
             if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
@@ -195,7 +197,7 @@ void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Co
 
 }  // namespace
 
-NsTriple OrthoMethod::step(int t) const { return ns_set(ortho).at(aol ? t + 1 : t); }
+NsTriple OrthoMethod::triple(int t) const { return ns_set(ortho).at(aol ? t + 1 : t); }
 
 // AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in f16's range; smaller
 // ones would have elements off the diagonal rounded to multiples of 2^-24.
@@ -212,14 +214,14 @@ int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 // steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4
 // to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5);
 // eight steps without a restart, up to 1.5e-2.
-bool restarts_after(DType dtype, int step) {
+bool restarts_after(DType dtype, int ns_steps) {
     switch (dtype) {
         case DType::f32:
-            return step % 3 == 0;
+            return ns_steps % 3 == 0;
         case DType::f16:
-            return step % 3 == 2;
+            return ns_steps % 3 == 2;
         case DType::bf16:
-            return step % 2 == 1;
+            return ns_steps % 2 == 1;
         case DType::e4m3:
         case DType::e5m2:
             break;
@@ -231,11 +233,11 @@ double ortho_flops(const OrthoMethod& method, int rows, int cols) {
     const double s = std::min(rows, cols);
     const double l = std::max(rows, cols);
     if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
-    if (method.form != NsForm::gram) return method.steps * (3 * l * s * s + s * s * s);
+    if (method.form != NsForm::gram) return method.ns_steps * (3 * l * s * s + s * s * s);
     double flops = 0;
-    for (int t = 0, length = 0; t < method.steps; ++t) {
+    for (int t = 0, length = 0; t < method.ns_steps; ++t) {
         ++length;  // of the segment since the last restart
-        const bool last = t + 1 == method.steps || restarts_after(method.dtype, t + 1);
+        const bool last = t + 1 == method.ns_steps || restarts_after(method.dtype, t + 1);
         flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it
         flops += last ? 3 * l * s * s : 2 * s * s * s;  // X X^T and Q X of the segment; R q^2
         if (last) length = 0;
@@ -260,7 +262,7 @@ int64_t ortho_scratch_bytes(const OrthoMethod& method, const MatrixBatch& batch)
 void* orthogonalize(void* X, void* scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context) {
     CHECK(batch.count > 0 && batch.rows > 0 && batch.cols > 0 && batch.ld >= batch.cols,
           "orthogonalize: {} matrices of {} x {}, row stride {}", batch.count, batch.rows, batch.cols, batch.ld);
-    CHECK(method.steps > 0, "orthogonalize: {} steps; at least one is needed", method.steps);
+    CHECK(method.ns_steps > 0, "orthogonalize: {} steps; at least one is needed", method.ns_steps);
     CHECK(method.form != NsForm::automatic, "orthogonalize: the form must be resolved (resolve_form)");
     const Scratch arrays(scratch, method, batch);
     if (method.ortho == Ortho::svd) {

@@ -18,14 +18,14 @@ namespace teon {
 
 struct OrthoMethod {
     Ortho ortho = Ortho::polar_express;
-    int steps = 5;
+    int ns_steps = 5;  // Newton-Schulz steps
     NsForm form = NsForm::standard;
     DType dtype = DType::f32;  // of the matrices and all intermediate results; float for svd
     // AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): divide each row of X, or column if X^T X is
     // computed, by the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after
-    // a division by the Frobenius norm. The first step of the set is skipped; `steps` counts the steps after it.
+    // a division by the Frobenius norm. The first step of the set is skipped; ns_steps counts the steps after it.
     bool aol = false;
-    NsTriple step(int t) const;     // of the executed steps, from 0; not for svd
+    NsTriple triple(int t) const;   // of the t-th executed step, from 0; not for svd
     double margin(int side) const;  // inputs must have ||X||_F <= 1 / margin
     int row_alignment() const;      // rows begin at multiples of this many elements
 };
@@ -40,8 +40,8 @@ struct MatrixBatch {
     int side() const { return by_rows ? rows : cols; }
 };
 
-// Returns whether the Gram form restarts after `step` (counted from 1): it then computes X from Q, and R from X.
-bool restarts_after(DType dtype, int step);
+// Returns whether the Gram form restarts after this many Newton-Schulz steps: it then computes X from Q, and R from X.
+bool restarts_after(DType dtype, int ns_steps);
 
 // FLOPs of one matrix. Symmetric products count half (X X^T: s^2 l instead of 2 s^2 l). For svd: thin SVD by QR and
 // bidiagonalization (Golub & Van Loan, Matrix Computations, section 8.6) and the product U V^T.

@@ -56,62 +56,62 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
 
 Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
                      const OptimizerOptions& options)
-    : table_(table), placement_(placement), rows_(table.count()) {
+    : table_(table), placement_(placement), params_(table.count()) {
     for (const ElementRun& run : element_runs(table, plan, options))
-        for (int row : run.rows) rows_[row].begin = run.begin + table[row].offset - run.offset;
+        for (int param : run.params) params_[param].begin = run.begin + table[param].offset - run.offset;
     for (size_t i = 0; i < plan.stacks.size(); ++i)
-        for (int row : plan.stacks[i].rows) rows_[row].owner = placement_.owner[i];
+        for (int param : plan.stacks[i].params) params_[param].owner = placement_.owner[i];
 }
 
-std::vector<Part> Ownership::parts(const std::vector<int>& rows) const {
+std::vector<Part> Ownership::parts(const std::vector<int>& params) const {
     std::vector<Part> parts;
-    int before = -2;  // the last row of the last part
-    auto add = [&](int row, int64_t offset, int64_t size, int owner) {
-        const bool adjacent = !parts.empty() && parts.back().root == owner && row <= before + 1;
+    int previous_param = -2;  // the last one of the last part
+    auto add = [&](int param, int64_t offset, int64_t size, int owner) {
+        const bool adjacent = !parts.empty() && parts.back().root == owner && param <= previous_param + 1;
         if (adjacent) {
             parts.back().size = offset + size - parts.back().offset;
         } else {
             parts.push_back({offset, size, owner});
         }
-        before = row;
+        previous_param = param;
     };
-    for (int row : rows) {
-        const ParamRow& r = table_[row];
-        if (rows_[row].owner >= 0) {
-            add(row, r.offset, r.size(), rows_[row].owner);
+    for (int param : params) {
+        const ParamRow& row = table_[param];
+        if (params_[param].owner >= 0) {
+            add(param, row.offset, row.size(), params_[param].owner);
             continue;
         }
-        const int64_t begin = rows_[row].begin;
-        const int64_t end = begin + r.size();
+        const int64_t begin = params_[param].begin;
+        const int64_t end = begin + row.size();
         for (const Part& part : placement_.elements) {
             const int64_t from = std::max(begin, part.offset);
             const int64_t to = std::min(end, part.offset + part.size);
-            if (from < to) add(row, r.offset + from - begin, to - from, part.root);
+            if (from < to) add(param, row.offset + from - begin, to - from, part.root);
         }
     }
     return parts;
 }
 
 std::vector<Part> Ownership::all() const {
-    std::vector<int> rows(table_.count());
-    std::iota(rows.begin(), rows.end(), 0);
-    return parts(rows);
+    std::vector<int> params(table_.count());
+    std::iota(params.begin(), params.end(), 0);
+    return parts(params);
 }
 
 std::vector<Part> Ownership::of(int rank) const {
-    std::vector<Part> own = all();
-    std::erase_if(own, [&](const Part& part) { return part.root != rank; });
-    return own;
+    std::vector<Part> parts_of_rank = all();
+    std::erase_if(parts_of_rank, [&](const Part& part) { return part.root != rank; });
+    return parts_of_rank;
 }
 
 std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
                                                 int64_t bucket_bytes) {
-    const std::vector<std::vector<int>> rows = rows_by_window(table);
-    std::vector<std::vector<Part>> buckets(rows.size());
+    const std::vector<std::vector<int>> params = rows_by_window(table);
+    std::vector<std::vector<Part>> buckets(params.size());
     std::vector<Part> bucket;
     int64_t bytes = 0;
-    for (size_t l = rows.size(); l-- > 0;) {
-        for (const Part& part : ownership.parts(rows[l])) {
+    for (size_t l = params.size(); l-- > 0;) {
+        for (const Part& part : ownership.parts(params[l])) {
             bucket.push_back(part);
             bytes += part.size * size_of(DType::f32);
         }
@@ -124,24 +124,25 @@ std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const O
 }
 
 int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets) {
-    int64_t most = 0;
-    for (const std::vector<Part>& bucket : buckets) most = std::max(most, ParamLayout::of_parts(bucket).size());
-    return most;
+    int64_t largest_size = 0;
+    for (const std::vector<Part>& bucket : buckets)
+        largest_size = std::max(largest_size, ParamLayout::of_parts(bucket).size());
+    return largest_size;
 }
 
 StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) {
     // All other ranks send each element's gradient to its owner. The owner sends the new weight to all others.
     const double share = static_cast<double>(ranks - 1) / ranks;
-    const double all = share * static_cast<double>(table.size());
-    const double gradients = all * size_of(e.gradients);
-    const double updated = all * size_of(e.weights);
+    const double elements = share * static_cast<double>(table.size());
+    const double gradients = elements * size_of(e.gradients);
+    const double weights = elements * size_of(e.weights);
     switch (e.sharding) {
         case Sharding::none:
             return {2 * gradients, 0};
         case Sharding::optimizer:
-            return {gradients, updated};
+            return {gradients, weights};
         case Sharding::gradients:
-            return {e.micro_steps * gradients, updated};
+            return {e.micro_steps * gradients, weights};
         case Sharding::all:
             break;
     }
@@ -151,8 +152,9 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& e) 
     double sent = 0;
     for (const ParamRow& row : table.rows()) {
         const int l = window_layer(row);
-        const int M = e.micro_steps;
-        const int times = l < 0 ? 1 : (l < 2 ? 1 : M) + (l >= L - 2 ? 0 : M);
+        const int forward = l < 2 ? 1 : e.micro_steps;
+        const int backward = l >= L - 2 ? 0 : e.micro_steps;
+        const int times = l < 0 ? 1 : forward + backward;
         sent += share * times * static_cast<double>(row.size()) * size_of(e.weights);
     }
     return {e.micro_steps * gradients, sent};
@@ -171,8 +173,8 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
     const int ranks = placement.ranks;
     std::vector<int64_t> stacks(ranks, 0);
     for (int owner : placement.owner) ++stacks[owner];
-    std::vector<std::vector<Part>> own(ranks);
-    for (const Part& part : ownership.all()) own[part.root].push_back(part);
+    std::vector<std::vector<Part>> parts_of_rank(ranks);
+    for (const Part& part : ownership.all()) parts_of_rank[part.root].push_back(part);
     if (exchange.sharding == Sharding::none) {
         replicate_sum(stacks);
         replicate_sum(placement.load);
@@ -183,11 +185,12 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
         return static_cast<double>(elements) * size_of(dtype) / 0x1p20;
     };
     const auto describe = [&](int r) {
-        const ParamLayouts held(table, exchange.weights, {exchange.sharding, own[r]});
+        const ParamLayouts layouts(table, exchange.weights, {exchange.sharding, parts_of_rank[r]});
         return fmt::format("{:>8}{:>12.2f}{:>11.1f}{:>13.1f}{:>13.1f}{:>15.1f}\n", stacks[r], placement.load[r] * 1e-9,
-                           static_cast<double>(placement.state_bytes[r]) / 0x1p20, mib(held.masters.size(), DType::f32),
-                           mib(held.copy.size() + held.weight_windows.size(), exchange.weights),
-                           mib(held.gradients.size() + held.sums.size(), DType::f32));
+                           static_cast<double>(placement.state_bytes[r]) / 0x1p20,
+                           mib(layouts.masters.size(), DType::f32),
+                           mib(layouts.copy.size() + layouts.weight_windows.size(), exchange.weights),
+                           mib(layouts.gradients.size() + layouts.sums.size(), DType::f32));
     };
     std::string text = fmt::format("{:>6}{:>8}{:>12}{:>11}{:>13}{:>13}{:>15}\n", "rank", "stacks", "GFLOP/step",
                                    "state MiB", "masters MiB", "weights MiB", "gradients MiB");

@@ -27,20 +27,20 @@ public:
     Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
               const OptimizerOptions& options);
     const Placement& placement() const { return placement_; }
-    // Returns the parts of the flat buffers that hold the parameters of `rows` (ascending), with their owners, in
+    // Returns the parts of the flat buffers that hold `params` (ascending indices of the table), with their owners, in
     // ascending order. Adjacent parameters of one owner form one part, which includes the gaps between them.
-    std::vector<Part> parts(const std::vector<int>& rows) const;
+    std::vector<Part> parts(const std::vector<int>& params) const;
     std::vector<Part> all() const;
     std::vector<Part> of(int rank) const;  // the parts that `rank` owns
 
 private:
-    struct Row {
-        int owner = -1;     // rank, if the row is in a stack; -1: updated element by element
+    struct OwnedParam {
+        int owner = -1;     // rank, if the parameter is in a stack; -1: updated element by element
         int64_t begin = 0;  // position among the elements of all runs
     };
     ParamTable table_;
     Placement placement_;
-    std::vector<Row> rows_;
+    std::vector<OwnedParam> params_;
 };
 
 constexpr int64_t kBucketBytes = int64_t{4} << 20;

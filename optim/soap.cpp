@@ -10,7 +10,7 @@
 // its own bases, and Adam would amplify the rounding errors off the diagonal; the rate has Adam's bias corrections, so
 // that eps is added to the uncorrected root; and before new eigenvectors replace the old ones, V is ordered by the old
 // ones' parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their
-// second moments (SoapNull): rounding decides their directions, and must not decide steps. Sides longer than
+// second moments (SoapShared): rounding decides their directions, and must not decide steps. Sides longer than
 // soap_max_dim keep the standard basis, without a factor or eigenvectors.
 #include <fmt/ranges.h>
 
@@ -18,6 +18,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/fill.h"
 #include "kernels/soap.h"
 #include "optim/methods.h"
 #include "optim/placement.h"
@@ -39,8 +40,11 @@ std::vector<StateShape> state_of(const OptimizerOptions& options, const ParamRow
     const int m = row.logical_rows;
     const int n = row.logical_cols;
     std::vector<StateShape> state = {{"m", m, n}, {"v", m, n}};
-    if (has_basis(options, m)) state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}});
-    if (has_basis(options, n)) state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}});
+    // shared: how many eigenvectors share second moments. Version 0.2.0 had no such eigenvectors.
+    if (has_basis(options, m))
+        state.insert(state.end(), {{"left", m, m}, {"left_basis", m, m}, {"left_shared", 1, 1, true}});
+    if (has_basis(options, n))
+        state.insert(state.end(), {{"right", n, n}, {"right_basis", n, n}, {"right_shared", 1, 1, true}});
     return state;
 }
 
@@ -71,84 +75,102 @@ std::string describe(const Stack& stack, const OptimizerOptions& options) {
     return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
 }
 
-// A side's factor and eigenvectors (side x side); nullptr for the standard basis.
+constexpr int kNotRead = -1;
+
+// A side's factor and eigenvectors (size x size); nullptr for the standard basis.
 struct Side {
-    float *factor = nullptr, *basis = nullptr;
     int size = 0;
-    int null = 0;  // eigenvectors that share their second moments, the first ones
+    float* factor = nullptr;
+    float* basis = nullptr;
+    float* shared_state = nullptr;  // `shared` in the state, 0 before the first eigenvectors
+    int shared = 0;  // eigenvectors that share their second moments, the first ones; kNotRead: read shared_state
 };
 
 struct SoapMatrix {
     const ParamRow* row;
-    float step;  // factor of the learning rate
+    UpdateRate rate;
     float *m, *v;
-    Side left, right;
-    bool null_known = false;  // else `null` of both sides is read from v's signs, after a checkpoint was loaded
+    Side left_side;
+    Side right_side;
 };
+
+UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options) {
+    return {.lr = options.lr,
+            .lr_scale = lr_scale_of(row.role, options),
+            .weight_decay = row.decay ? options.weight_decay : 0.0f,
+            .cautious = options.cautious_weight_decay};
+}
 
 class SoapUpdater : public MatrixUpdater {
 public:
     explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
         int64_t elements = 0;
         int64_t sides = 0;
-        std::vector<int> rows;
+        std::vector<int> params;
         for (const Stack& stack : setup.plan.stacks)
-            for (int i : stack.rows) {
-                rows.push_back(i);
+            for (int i : stack.params) {
+                params.push_back(i);
                 const std::vector<int64_t>& at = setup.at[i];
                 if (at.empty()) continue;
                 const ParamRow& row = setup.table[i];
                 size_t next = 0;
                 auto take = [&] { return setup.state + at[next++]; };
                 auto take_side = [&](int size) {
-                    Side side{.size = size};
-                    if (has_basis(options_, size)) side.factor = take(), side.basis = take();
-                    return side;
+                    if (!has_basis(options_, size)) return Side{.size = size};
+                    float* factor = take();
+                    float* basis = take();
+                    return Side{size, factor, basis, take(), kNotRead};
                 };
-                SoapMatrix matrix{&row, lr_scale_of(row.role, options_), take(), take(), {}, {}, false};
-                matrix.left = take_side(row.logical_rows);
-                matrix.right = take_side(row.logical_cols);
+                SoapMatrix matrix{&row, rate_of(row, options_), take(), take(), {}, {}};
+                matrix.left_side = take_side(row.logical_rows);
+                matrix.right_side = take_side(row.logical_cols);
                 matrices_.push_back(matrix);
                 elements = std::max(elements, row.logical_size());
                 sides = std::max<int64_t>(sides, int64_t{row.logical_rows} + row.logical_cols);
             }
-        std::sort(rows.begin(), rows.end());
-        updated_ = setup.ownership.parts(rows);
+        std::sort(params.begin(), params.end());
+        updated_ = setup.ownership.parts(params);
         for (Buffer<float>& scratch : scratch_) scratch = Buffer<float>(elements);
         means_ = Buffer<float>(1 + sides);
     }
 
-    void step(ParamStore& params, const StepControl* control,
-              const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
+    void update(ParamStore& params, const StepControl* control,
+                const std::function<void(const std::vector<Part>&)>& exchange, Context& context) override {
         StepControl now;
         download(&now, control, 1, context.stream);
         context.stream.synchronize();
         if (now.skip == 0)
-            for (SoapMatrix& matrix : matrices_) step(matrix, params, now, context);
+            for (SoapMatrix& matrix : matrices_) update_matrix(matrix, params, control, now, context);
         exchange(updated_);
     }
 
-    bool step_waits() const override { return true; }
+    bool update_waits() const override { return true; }
 
 private:
-    void step(SoapMatrix& x, ParamStore& params, const StepControl& now, Context& context) {
+    // now: control's content.
+    void update_matrix(SoapMatrix& x, ParamStore& params, const StepControl* control, const StepControl& now,
+                       Context& context) {
         const int updates = now.updates - 1;  // not counting the first
         const float* grad = params.sums().at<float>(x.row->offset);
-        if (updates > 0) move_weights(x, params, grad, now, updates, context);
+        if (updates > 0) {
+            const float* direction = update_moments(x, grad, now, updates, context);
+            soap_apply(params.masters().at<float>(x.row->offset), params.work_copy_at(x.row->offset), direction,
+                       x.left_side.size, x.right_side.size, x.row->cols, x.rate, control, context.stream);
+        }
         // The products below do not take the scale as a factor: CPUs generate code per factor, and the scale changes.
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         float* scaled = scratch_[0].data();
         zero(scaled, int64_t{m} * n, context.stream);
         soap_momentum(scaled, grad, m, n, x.row->cols, now.scale, 0.0f, context.stream);
-        for (Side* side : {&x.left, &x.right}) {
+        for (Side* side : {&x.left_side, &x.right_side}) {
             if (side->factor == nullptr) continue;
-            const bool left = side == &x.left;
+            const bool is_left = side == &x.left_side;
             context.linalg.gemm({.M = side->size,
                                  .N = side->size,
-                                 .K = left ? n : m,
-                                 .trans_a = !left,
-                                 .trans_b = left,
+                                 .K = is_left ? n : m,
+                                 .trans_a = !is_left,
+                                 .trans_b = is_left,
                                  .A = mat(scaled, n),
                                  .B = mat(scaled, n),
                                  .C = mat(side->factor, side->size),
@@ -156,58 +178,44 @@ private:
                                  .beta = updates > 0 ? options_.beta2 : 0.0f,
                                  .symmetric = true});
             if (updates % options_.soap_frequency != 0) continue;
-            if (updates > 0) reorder_second_moments(x, left, context);
-            compute_basis(*side,
-                          fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, left ? "left" : "right"),
-                          context);
+            if (updates > 0) reorder_second_moments(x, is_left, context);
+            compute_basis(
+                *side, fmt::format("{}: no eigenvectors of SOAP's {} factor", x.row->name, is_left ? "left" : "right"),
+                context);
         }
-        if (updates % options_.soap_frequency != 0) return;
-        soap_mark_null(x.v, null_of(x), m, n, context.stream);
-        x.null_known = true;
     }
 
-    void move_weights(SoapMatrix& x, ParamStore& params, const float* grad, const StepControl& now, int updates,
-                      Context& context) {
-        const ParamRow& row = *x.row;
+    // Returns the direction of the update (m x n) after the moments' update.
+    const float* update_moments(SoapMatrix& x, const float* grad, const StepControl& now, int updates,
+                                Context& context) {
         const OptimizerOptions& o = options_;
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         const Stream& stream = context.stream;
         float* g = scratch_[0].data();
         float* moment = scratch_[1].data();
-        soap_momentum(x.m, grad, m, n, row.cols, now.scale, o.beta1, stream);
-        change_basis(g, mat(grad, row.cols), x, true, context);
+        soap_momentum(x.m, grad, m, n, x.row->cols, now.scale, o.beta1, stream);
+        change_basis(g, mat(grad, x.row->cols), x, true, context);
         change_basis(moment, mat(x.m, n), x, true, context);
-        if (!x.null_known) read_null(x, stream);
-        const SoapNull null = null_of(x);
-        const Side& side = x.left.null > 0 ? x.left : x.right;
-        if (side.null > 0) soap_null_means(null, g, side.factor, side.size, m, n, stream);
-        soap_direction(g, x.v, g, moment, null, m, n, now.scale, o.beta2, correction(o.beta1, updates),
-                       correction(o.beta2, updates), o.eps, stream);
+        const SoapShared shared = shared_of(x, stream);
+        const Side& side = shared.rows > 0 ? x.left_side : x.right_side;
+        if (shared.any()) soap_shared_means(shared, g, side.factor, side.size, m, n, stream);
+        soap_direction(g, x.v, g, moment, shared, m, n,
+                       {now.scale, o.beta2, correction(o.beta1, updates), correction(o.beta2, updates), o.eps}, stream);
         change_basis(moment, mat(g, n), x, false, context);
-        const float lr = o.lr * now.lr_factor;
-        const float decay = row.decay ? o.weight_decay : 0.0f;
-        soap_apply(params.masters().at<float>(row.offset), params.work_copy_at(row.offset), moment, m, n, row.cols,
-                   lr * x.step, 1.0f - lr * decay, o.cautious_weight_decay, stream);
+        return moment;
     }
 
-    SoapNull null_of(const SoapMatrix& x) {
+    SoapShared shared_of(SoapMatrix& x, const Stream& stream) {
+        for (Side* side : {&x.left_side, &x.right_side}) {
+            if (side->shared != kNotRead) continue;
+            float shared = 0;
+            download(&shared, side->shared_state, 1, stream);
+            stream.synchronize();
+            side->shared = static_cast<int>(shared);
+        }
         float* means = means_.data();
-        return {x.left.null, x.right.null, means + 1, means + 1 + x.right.size, means};
-    }
-
-    // The signs of the last column and the last row of V, whose directions have the largest eigenvalues, tell which
-    // rows and columns share second moments.
-    void read_null(SoapMatrix& x, const Stream& stream) {
-        const int m = x.left.size;
-        const int n = x.right.size;
-        std::vector<float> v(static_cast<size_t>(m) * n);
-        download(v.data(), x.v, std::ssize(v), stream);
-        stream.synchronize();
-        auto shared = [&](int i, int j) { return std::signbit(v[static_cast<size_t>(i) * n + j]); };
-        for (x.left.null = 0; x.left.null < m - 1 && shared(x.left.null, n - 1);) ++x.left.null;
-        for (x.right.null = 0; x.right.null < n - 1 && shared(m - 1, x.right.null);) ++x.right.null;
-        x.null_known = true;
+        return {x.left_side.shared, x.right_side.shared, means + 1, means + 1 + x.right_side.size, means};
     }
 
     void compute_basis(Side& side, const std::string& fault, Context& context) {
@@ -218,8 +226,9 @@ private:
         } catch (const Error& error) { throw Error(fmt::format("{}: {}", fault, error.what())); }
         const std::vector<float> w = download_vector(n, context.stream);
         const float limit = 0x1p-14f * w.back();
-        side.null = static_cast<int>(std::count_if(w.begin(), w.end(), [&](float x) { return x <= limit; }));
-        if (!(w.back() > 0)) side.null = 0;  // no gradient so far: the standard basis
+        side.shared = static_cast<int>(std::count_if(w.begin(), w.end(), [&](float x) { return x <= limit; }));
+        if (!(w.back() > 0)) side.shared = 0;  // no gradient so far: the standard basis
+        fill_constant(side.shared_state, 1, 1, 1, 1, static_cast<float>(side.shared), context.stream);
     }
 
     static float correction(float beta, int updates) {
@@ -238,8 +247,8 @@ private:
     }
 
     // Sorts the rows of V, or its columns, by what the factor has along the present eigenvectors, b F b^T.
-    void reorder_second_moments(const SoapMatrix& x, bool left, Context& context) {
-        const Side& side = left ? x.left : x.right;
+    void reorder_second_moments(const SoapMatrix& x, bool is_left, Context& context) {
+        const Side& side = is_left ? x.left_side : x.right_side;
         const int n = side.size;
         const Stream& stream = context.stream;
         if (product_.size() < int64_t{n} * n) product_ = Buffer<float>(int64_t{n} * n);
@@ -249,32 +258,37 @@ private:
         soap_row_products(vector(n), product_.data(), side.basis, n, stream);
         std::vector<float> parts = download_vector(n, stream);
         // Directions that share second moments stay together.
-        const double shared = std::accumulate(parts.begin(), parts.begin() + side.null, 0.0) / std::max(side.null, 1);
-        std::fill_n(parts.begin(), side.null, static_cast<float>(shared));
+        const double sum = std::accumulate(parts.begin(), parts.begin() + side.shared, 0.0);
+        std::fill_n(parts.begin(), side.shared, static_cast<float>(sum / std::max(side.shared, 1)));
         if (!std::all_of(parts.begin(), parts.end(), [](float part) { return std::isfinite(part); })) return;
         std::vector<int> order(n);
         std::iota(order.begin(), order.end(), 0);
         std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return parts[i] < parts[j]; });
         upload(order_.data(), order.data(), n, stream);
-        soap_reorder(scratch_[1].data(), x.v, order_.data(), x.left.size, x.right.size, !left, stream);
-        copy(x.v, scratch_[1].data(), int64_t{x.left.size} * x.right.size, stream);
+        soap_reorder(scratch_[1].data(), x.v, order_.data(), x.left_side.size, x.right_side.size, !is_left, stream);
+        copy(x.v, scratch_[1].data(), int64_t{x.left_side.size} * x.right_side.size, stream);
         stream.synchronize();  // the upload reads `order`
     }
 
     // out (dense) = B_L X B_R^T, or B_L^T X B_R if not `forward`. Uses the last of the scratch matrices.
     void change_basis(float* out, const Mat& X, const SoapMatrix& x, bool forward, Context& context) {
-        const int m = x.left.size;
-        const int n = x.right.size;
+        const int m = x.left_side.size;
+        const int n = x.right_side.size;
         Mat half = X;
-        if (x.left.basis) {
-            half = mat(x.right.basis ? scratch_[2].data() : out, n);
+        if (x.left_side.basis) {
+            half = mat(x.right_side.basis ? scratch_[2].data() : out, n);
             context.linalg.gemm(
-                {.M = m, .N = n, .K = m, .trans_a = !forward, .A = mat(x.left.basis, m), .B = X, .C = half});
+                {.M = m, .N = n, .K = m, .trans_a = !forward, .A = mat(x.left_side.basis, m), .B = X, .C = half});
         }
-        if (x.right.basis) {
-            context.linalg.gemm(
-                {.M = m, .N = n, .K = n, .trans_b = forward, .A = half, .B = mat(x.right.basis, n), .C = mat(out, n)});
-        } else if (!x.left.basis) {
+        if (x.right_side.basis) {
+            context.linalg.gemm({.M = m,
+                                 .N = n,
+                                 .K = n,
+                                 .trans_b = forward,
+                                 .A = half,
+                                 .B = mat(x.right_side.basis, n),
+                                 .C = mat(out, n)});
+        } else if (!x.left_side.basis) {
             for (int i = 0; i < m; ++i)  // no basis: copy the rows of X, which has another stride
                 copy(out + int64_t{i} * n, static_cast<const float*>(X.data) + i * X.ld, n, context.stream);
         }
@@ -284,7 +298,7 @@ private:
     std::vector<SoapMatrix> matrices_;  // on this rank
     std::vector<Part> updated_;         // on all ranks
     Buffer<float> scratch_[kScratchMatrices], vector_, product_;
-    Buffer<float> means_;  // SoapNull's floor, row_means and column_means
+    Buffer<float> means_;  // SoapShared's floor, row_means and column_means
     Buffer<int> order_;
 };
 

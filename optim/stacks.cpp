@@ -13,26 +13,26 @@ namespace teon {
 
 namespace {
 
-// Appends the stacks of one role whose matrices are `rows`, in layer order.
+// Appends the stacks of one role, whose matrices are `params`, in layer order.
 void stack_role(std::vector<Stack>& stacks, const ParamTable& table, const OptimizerOptions& options, Role role,
-                const std::vector<int>& rows) {
+                const std::vector<int>& params) {
     const MethodInfo& info = info_of(options.method);
     const bool stacked = info.stacks && options.teon_roles.contains(role);
     const int K = stacked ? options.teon_k : 1;
-    for (size_t begin = 0; begin < rows.size();) {
-        const ParamRow& first = table[rows[begin]];
+    for (size_t begin = 0; begin < params.size();) {
+        const ParamRow& first = table[params[begin]];
         const int heads = options.ortho_per_head ? first.heads : 1;
         Stack stack{.role = role,
-                    .rows = {},
+                    .params = {},
                     .m = first.rows / heads,
                     .n = first.cols,
                     .logical_m = first.logical_rows / heads,
                     .logical_n = first.logical_cols,
                     .heads = heads};
-        for (; begin < rows.size() && stack.K() < K; ++begin) {
-            const ParamRow& row = table[rows[begin]];
+        for (; begin < params.size() && stack.K() < K; ++begin) {
+            const ParamRow& row = table[params[begin]];
             if (row.rows != first.rows || row.cols != first.cols) break;
-            stack.rows.push_back(rows[begin]);
+            stack.params.push_back(params[begin]);
         }
         // The last stack of a role may be one matrix. It keeps the mode of the others: vec(M) has another size of the
         // update, and mode 2 another side for AOL if the matrix is square.
@@ -78,12 +78,12 @@ OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& op
         if (info.matrices && is_hidden_matrix(table[i].role)) {
             matrices[table[i].role].push_back(i);
         } else {
-            plan.element_rows.push_back(i);
+            plan.element_params.push_back(i);
         }
     }
-    for (auto& [role, rows] : matrices) {
-        std::stable_sort(rows.begin(), rows.end(), [&](int a, int b) { return table[a].layer < table[b].layer; });
-        stack_role(plan.stacks, table, options, role, rows);
+    for (auto& [role, params] : matrices) {
+        std::stable_sort(params.begin(), params.end(), [&](int a, int b) { return table[a].layer < table[b].layer; });
+        stack_role(plan.stacks, table, options, role, params);
     }
 
     int64_t floats = 0;
@@ -117,8 +117,8 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
     }
     for (StackGroup& group : groups) {
         const int64_t count = static_cast<int64_t>(group.stacks.size());
-        const int64_t most = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
-        const int64_t chunks = ceil_div(count, most);
+        const int64_t largest_chunk = std::clamp(kScratchBound / scratch_bytes(group), int64_t{1}, count);
+        const int64_t chunks = ceil_div(count, largest_chunk);
         group.chunk = static_cast<int>(ceil_div(count, chunks));  // about equal chunks
         if (!placement || placement->ranks == 1) continue;
         std::vector<int> owned(placement->ranks, 0);
@@ -138,17 +138,17 @@ int64_t scratch_bytes(const StackGroup& group) {
 std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPlan& plan,
                                      const OptimizerOptions& options) {
     std::vector<ElementRun> runs;
-    for (int i : plan.element_rows) {
+    for (int i : plan.element_params) {
         const ParamRow& row = table[i];
         const float scale = lr_scale_of(row.role, options);
-        const bool extends = !runs.empty() && runs.back().rows.back() + 1 == i && runs.back().decay == row.decay &&
+        const bool extends = !runs.empty() && runs.back().params.back() + 1 == i && runs.back().decay == row.decay &&
                              runs.back().lr_scale == scale;
         if (!extends) {
             const int64_t end = runs.empty() ? 0 : runs.back().begin + runs.back().size;
             const int64_t begin = round_up(end, kParamAlignment) + row.offset % kParamAlignment;
             runs.push_back({{}, row.offset, 0, begin, scale, row.decay});
         }
-        runs.back().rows.push_back(i);
+        runs.back().params.push_back(i);
         runs.back().size = row.offset + row.size() - runs.back().offset;
     }
     return runs;
@@ -156,8 +156,8 @@ std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPla
 
 int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options) {
     int64_t n = 0;
-    for (int row : stack.rows)
-        for (const StateShape& s : info_of(options.method).matrices->state(options, table[row])) n += s.stride();
+    for (int param : stack.params)
+        for (const StateShape& s : info_of(options.method).matrices->state(options, table[param])) n += s.stride();
     return n;
 }
 
@@ -179,7 +179,7 @@ Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
     return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
 }
 
-double step_factor(const Stack& stack, const OptimizerOptions& options) {
+double update_scale(const Stack& stack, const OptimizerOptions& options) {
     const double m = static_cast<double>(stack.logical_m) * stack.heads;
     const double n = stack.logical_n;
     double factor = lr_scale_of(stack.role, options);
@@ -194,8 +194,8 @@ double step_factor(const Stack& stack, const OptimizerOptions& options) {
         const Unfolding u(stack.mode, stack.logical_m * stack.heads / heads, stack.logical_n, stack.K(), 1);
         return static_cast<double>(heads) * std::min(u.rows(), u.cols()) / stack.K();
     };
-    const double wanted = options.teon_rms_match ? std::min(m, n) : mean_square(1);
-    return factor * std::sqrt(wanted / mean_square(stack.heads));
+    const double target = options.teon_rms_match ? std::min(m, n) : mean_square(1);
+    return factor * std::sqrt(target / mean_square(stack.heads));
 }
 
 // Returns what the methods of all stacks begin with, up to a comma: "polar-express x5, ". Empty if they differ there.
@@ -251,8 +251,8 @@ std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const
         text += fmt::format("{}: {}{:.1f} GFLOP per step\n", info.matrices->work, common, total * 1e-9);
     }
     int64_t count = 0;
-    for (int i : plan.element_rows) count += table[i].logical_size();
-    text += fmt::format("{}: {} tensors, {:.2f}M parameters\n", info.elements->name, plan.element_rows.size(),
+    for (int i : plan.element_params) count += table[i].logical_size();
+    text += fmt::format("{}: {} tensors, {:.2f}M parameters\n", info.elements->name, plan.element_params.size(),
                         static_cast<double>(count) * 1e-6);
     text +=
         fmt::format("optimizer state {:.1f} MiB, scratch {:.1f} MiB\n", static_cast<double>(plan.state_bytes) / 0x1p20,

@@ -1,4 +1,4 @@
-// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the rows that are
+// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the parameters that are
 // updated in one launch, and the constants of each slice's update.
 #pragma once
 
@@ -38,10 +38,10 @@ std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerO
                                      const Placement* placement = nullptr);
 int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
 
-// Consecutive rows of the flat buffers with the same update.
+// Consecutive parameters of the flat buffers with the same update.
 struct ElementRun {
-    std::vector<int> rows;
-    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the rows
+    std::vector<int> params;
+    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the parameters
     int64_t begin = 0;             // among the elements of all runs; equal to offset modulo kParamAlignment
     float lr_scale = 1;
     bool decay = false;
@@ -59,7 +59,7 @@ bool has_neuron_norm(const OptimizerOptions& options);
 // The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix (or its
 // alternatives), and what gives the update of all heads the size that the undivided matrix would have or, with the rms
 // match, that Muon's would have, sqrt(min(m, n)) (docs/optimizers.md, "Comparing Muon with Teon"). Padding is excluded.
-double step_factor(const Stack& stack, const OptimizerOptions& options);
+double update_scale(const Stack& stack, const OptimizerOptions& options);
 
 OrthoMethod method_of(const OptimizerOptions& options, NsForm form);
 Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method);

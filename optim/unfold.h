@@ -21,8 +21,8 @@ struct Unfolding {
     // fit in an int.
     Unfolding(int mode, int m, int n, int K, int align);
 
-    int rows() const { return mode == 1 ? m : mode == 2 ? m * K : K; }
-    int cols() const { return mode == 1 ? n * K : mode == 2 ? n : m * n; }
+    int rows() const;
+    int cols() const;
     // Which Gram matrix to compute, of the rows or of the columns: the short side's. A square unfolding has the rows of
     // the paper's matricization, so that AOL, whose result depends on the side, is the same in both orientations.
     bool by_rows() const { return rows() != cols() ? rows() < cols() : mode != 2; }

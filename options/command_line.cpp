@@ -40,8 +40,8 @@ namespace {
 std::vector<std::vector<std::string>> words_of(const OptionTable& table, int argc, const char* const* argv) {
     std::vector<std::vector<std::string>> words(table.rows.size());
     for (int i = 1; i < argc;) {
-        const std::string given = argv[i++];
-        const std::string word = given == "-h" ? "--help" : given;
+        const std::string argument = argv[i++];
+        const std::string word = argument == "-h" ? "--help" : argument;
         const size_t equals = word.find('=');
         const auto row = std::find_if(table.rows.begin(), table.rows.end(),
                                       [&](const OptionRow& r) { return r.flag == word.substr(0, equals); });
@@ -51,8 +51,8 @@ std::vector<std::vector<std::string>> words_of(const OptionTable& table, int arg
         if (equals != std::string::npos) {
             values.push_back(word.substr(equals + 1));
         } else {
-            const int most = row->is_list ? argc : 1;
-            for (int n = 0; n < most && i < argc && !std::string_view(argv[i]).starts_with("--"); ++n)
+            const int max_values = row->is_list ? argc : 1;
+            for (int n = 0; n < max_values && i < argc && !std::string_view(argv[i]).starts_with("--"); ++n)
                 values.push_back(argv[i++]);
             if (row->is_switch && values.size() == before) values.push_back("on");
         }
@@ -105,11 +105,12 @@ std::string example_text(const std::string& example) {
 std::string help_line(const OptionRow& row) {
     const size_t width = help_width();
     const size_t indent = width < 100 ? 28 : 34;
-    const std::string left = is_plain(row) ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
-    const std::string right = row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
-    const std::string gap =
-        left.size() + 1 < indent ? std::string(indent - left.size(), ' ') : "\n" + std::string(indent, ' ');
-    return left + gap + wrapped(right, indent, width) + "\n";
+    const std::string flag_column = is_plain(row) ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
+    const std::string help_column =
+        row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
+    const std::string gap = flag_column.size() + 1 < indent ? std::string(indent - flag_column.size(), ' ')
+                                                            : "\n" + std::string(indent, ' ');
+    return flag_column + gap + wrapped(help_column, indent, width) + "\n";
 }
 
 // `table` includes the flags of every program.
@@ -169,18 +170,18 @@ std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramTex
     Builtin builtin;
     const OptionTable all = builtin.added_to(table);
     const std::vector<std::vector<std::string>> words = words_of(all, argc, argv);
-    FlagsGiven given;
+    FlagsGiven flags;
     for (size_t i = 0; i < words.size(); ++i) {
         if (words[i].empty()) continue;
         all.rows[i].set(fmt::format("{}", fmt::join(words[i], ",")));
-        given.by_user.insert(all.rows[i].flag);
+        flags.by_user.insert(all.rows[i].flag);
     }
     if (builtin.help || builtin.help_all) print_output(help_text(all, program, builtin.help_all));
     if (builtin.version) print_output(fmt::format("{}\n", source_version()));
     if (!builtin.completion.empty()) print_output(bash_completion(all, program.name));
     if (builtin.help || builtin.help_all || builtin.version || !builtin.completion.empty()) return std::nullopt;
-    if (!builtin.config.empty()) read_config(builtin.config, table, program.name, given);
-    return given;
+    if (!builtin.config.empty()) read_config(builtin.config, table, program.name, flags);
+    return flags;
 }
 
 std::string message_of(const std::exception& error) {

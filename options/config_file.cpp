@@ -271,8 +271,13 @@ std::string as_word(const json& value, const std::string& where) {
     return words;
 }
 
+// A default may have no spelling on the command line: 0 layers means the preset's number.
+void set_logged(const OptionRow& row, const json& value, const std::string& path) {
+    if (value != row.get()) set_row(row, kind_of(value), as_word(value, path + ": " + row.flag.substr(2)), path);
+}
+
 void take_over(const json& file, const std::string& path, const OptionTable& table, const std::string& program,
-               FlagsGiven& given) {
+               FlagsGiven& flags) {
     const JsonObject o(file, path);
     CHECK_USAGE(o.has("options") && file["options"].is_object(),
                 "{}: is not the config.json of a run: it has no options", path);
@@ -280,13 +285,10 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
     CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
     const std::string all = path + ": options";
     for (const auto& [key, value] : file["options"].items()) {
-        const std::string where = path + ": " + key;
         const OptionRow& row = row_of(table, key, all);
         if (row.this_call || value.is_null()) continue;
-        given.by_run[row.flag] = value;
-        if (given.count(row.flag)) continue;
-        // A default may have no spelling on the command line: 0 layers means the preset's number.
-        if (value != row.get()) set_row(row, kind_of(value), as_word(value, where), path);
+        flags.by_run[row.flag] = value;
+        if (!flags.count(row.flag)) set_logged(row, value, path);
     }
 }
 
@@ -296,22 +298,27 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
     return TomlReader(text, name).entries();
 }
 
-void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {
+void set_rows(const OptionTable& table, const std::map<std::string, json>& values) {
+    const std::string file = "a run's config.json";
+    for (const auto& [flag, value] : values) set_logged(row_of(table, flag.substr(2), file), value, file);
+}
+
+void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& flags) {
     const std::string text = read_text(path, JsonLimits().bytes);  // a run's config.json names each of its shards
     const size_t first = text.find_first_not_of(" \t\r\n");
     CHECK_USAGE(first != std::string::npos, "{}: is empty; it holds lines like lr = 0.02, or is a run's config.json",
                 path);
-    if (text[first] == '{') return take_over(parse_json(text, path), path, table, program, given);
+    if (text[first] == '{') return take_over(parse_json(text, path), path, table, program, flags);
     CHECK_USAGE(static_cast<int64_t>(text.size()) <= kMaxToml, "{}: {} bytes, more than the {} of a TOML file", path,
                 text.size(), kMaxToml);
     CHECK_USAGE(is_utf8(text), "{}: is not a text in UTF-8", path);
-    const std::set<std::string> on_command_line = given.by_user;
+    const std::set<std::string> on_command_line = flags.by_user;
     for (const ConfigEntry& entry : parse_toml(text, path)) {
         const std::string where = fmt::format("{}: line {}", path, entry.line);
         const OptionRow& row = row_of(table, entry.key, where);
         if (on_command_line.count(row.flag)) continue;
         set_row(row, entry.kind, entry.value, where);
-        given.by_user.insert(row.flag);
+        flags.by_user.insert(row.flag);
     }
 }
 

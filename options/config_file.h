@@ -23,9 +23,12 @@ struct ConfigEntry {
 // text. Throws UsageError that begins with `name` and the line.
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& name);
 
-// Sets the rows that are not in `given` from the file and adds them to `given`. A JSON file must be the config.json of
+// Sets the rows that are not in `flags` from the file and adds them to `flags`. A JSON file must be the config.json of
 // a run of `program`. A value must have its flag's type: "5" is not a number. Throws UsageError naming file, line and
 // key, with suggestion() for an unknown key.
-void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given);
+void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& flags);
+
+// Sets rows to the values of a run's config.json, FlagsGiven::by_run. Rows with other values have their defaults.
+void set_rows(const OptionTable& table, const std::map<std::string, nlohmann::json>& values);
 
 }  // namespace teon

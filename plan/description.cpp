@@ -56,15 +56,15 @@ ordered_json mixture_json(const DataSet& data) {
 ordered_json stacks_json(const RunPlan& p) {
     ordered_json stacks = ordered_json::array();
     for (const Stack& stack : p.optimizer_plan.stacks) {
-        ordered_json rows = ordered_json::array();
-        for (int row : stack.rows) rows.push_back(p.params[row].name);
+        ordered_json names = ordered_json::array();
+        for (int param : stack.params) names.push_back(p.params[param].name);
         stacks.push_back({{"role", name_of(stack.role)},
                           {"m", stack.m},
                           {"n", stack.n},
                           {"mode", stack.mode},
                           {"form", name_of(stack.form)},
                           {"flops", stack.flops},
-                          {"parameters", rows}});
+                          {"parameters", names}});
     }
     return stacks;
 }

@@ -27,10 +27,13 @@ int64_t largest_gradient(const ParamTable& params) {
 
 // Allowances. On a GPU: for its context, kernel code, cuBLASLt and cuSOLVER with their workspaces, and NCCL's buffers,
 // from the known sizes of NVIDIA's libraries. On a CPU: for the program, its libraries and MPI, as measured.
-constexpr int64_t kGpuAllowance = int64_t{1} << 30, kNcclAllowance = int64_t{512} << 20,
-                  kCpuAllowance = int64_t{128} << 20, kMpiAllowance = int64_t{64} << 20;
+constexpr int64_t kGpuAllowance = int64_t{1} << 30;
+constexpr int64_t kNcclAllowance = int64_t{512} << 20;
+constexpr int64_t kCpuAllowance = int64_t{128} << 20;
+constexpr int64_t kMpiAllowance = int64_t{64} << 20;
 
-constexpr const char *kMasters = "weights, float masters", *kState = "optimizer state";
+constexpr const char* kMasters = "weights, float masters";
+constexpr const char* kState = "optimizer state";
 
 using Memory = std::vector<std::pair<std::string, int64_t>>;
 
@@ -65,12 +68,12 @@ Memory largest_parameter_memory(const RunPlan& p) {
     const std::vector<int64_t>& state = p.placement.state_bytes;
     if (p.sharding == Sharding::none)
         return parameter_memory(p, {p.sharding}, std::accumulate(state.begin(), state.end(), int64_t{0}));
-    std::vector<std::vector<Part>> own(static_cast<size_t>(p.ranks));
+    std::vector<std::vector<Part>> parts_of_rank(static_cast<size_t>(p.ranks));
     for (const Part& part : Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).all())
-        own[static_cast<size_t>(part.root)].push_back(part);
+        parts_of_rank[static_cast<size_t>(part.root)].push_back(part);
     Memory largest;
-    for (size_t r = 0; r < own.size(); ++r)
-        if (Memory memory = parameter_memory(p, {p.sharding, std::move(own[r])}, state[r]);
+    for (size_t r = 0; r < parts_of_rank.size(); ++r)
+        if (Memory memory = parameter_memory(p, {p.sharding, std::move(parts_of_rank[r])}, state[r]);
             total(memory) > total(largest))
             largest = std::move(memory);
     return largest;
@@ -143,12 +146,12 @@ std::vector<Saving> savings(const RunPlan& p) {
     const bool offloads = p.is_gpu && o.offload.activations && o.offload_blocks == 0 && p.config.L > 2;
     std::vector<Saving> all;
     for (const RecomputePlan& recompute : plans) {
-        int most = o.offload_blocks;
+        int most_blocks = o.offload_blocks;
         if (offloads && &recompute == &plans.back())
-            most = p.config.L - 2;
+            most_blocks = p.config.L - 2;
         else if (offloads && recompute.first_blocks == 0)
-            most = hidden_blocks(p, recompute);
-        for (int blocks = o.offload_blocks; blocks <= most; ++blocks) all.push_back({recompute, blocks});
+            most_blocks = hidden_blocks(p, recompute);
+        for (int blocks = o.offload_blocks; blocks <= most_blocks; ++blocks) all.push_back({recompute, blocks});
     }
     return all;
 }

@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxInt = 1'000'000'000, kMaxCount = 1'000'000'000'000'000;
+constexpr int64_t kMaxInt = 1'000'000'000;
+constexpr int64_t kMaxCount = 1'000'000'000'000'000;
 
 std::string role_names(bool (*which)(Role)) {
     std::vector<std::string_view> names;
@@ -36,11 +37,11 @@ Role parse_role(const std::string& flag, const std::string& text, bool (*which)(
 // Whether --lr-scale accepts the role.
 bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
 
-constexpr bool FREE = false;  // may differ when a run resumes
+constexpr bool kFree = false;  // may differ when a run resumes
 
-// Adds the flag of a model field. The flag sets the field in `given`. If it is not given, a run's config.json has the
+// Adds the flag of a model field. The flag sets the field in field_values. If it is not given, a run's config.json has the
 // default that all presets share or, if they differ, 0 for an integer and null for other types.
-void add_field_flag(OptionTable& t, json& given, const ModelField& f, const ModelFamily& family) {
+void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);
         OptionRow& row = [&]() -> OptionRow& {
@@ -55,16 +56,17 @@ void add_field_flag(OptionTable& t, json& given, const ModelField& f, const Mode
             else
                 return t.choice(f.flag(), *value, f.help);
         }();
-        json absent = std::is_same_v<T, int> ? json(0) : json();
+        json absent;
+        if constexpr (std::is_same_v<T, int>) absent = 0;
         if (f.default_text.empty())
             absent = row.get();
         else
             row.default_text = f.default_text;
-        row.set = [&given, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
+        row.set = [&field_values, value, key = f.key, set = row.set, get = row.get](const std::string& text) {
             set(text);
-            given[key] = get();
+            field_values[key] = get();
         };
-        row.get = [&given, key = f.key, absent] { return given.value(key, absent); };
+        row.get = [&field_values, key = f.key, absent] { return field_values.value(key, absent); };
     };
     std::visit(add, f.member);
 }
@@ -130,7 +132,7 @@ void add_length_flags(OptionTable& t, Options& o) {
     t.integer("--batch-tokens", o.batch_tokens, 1, kMaxCount, "tokens per optimizer step").default_text =
         "about 524288 on a GPU; on a CPU, where that may take an hour, about what 2e12 operations train";
     // The resolved values of the following are compared (run_json).
-    t.group("Batch and length", FREE);
+    t.group("Batch and length", kFree);
     t.integer("--micro-batch", o.micro_batch, 1, 1 << 20, "sequences per device and forward pass").default_text =
         "the most that fits";
     t.integer("--steps", o.steps, 1, kMaxCount, "optimizer steps").default_text = "from --epochs";
@@ -256,7 +258,7 @@ void add_schedule_flags(OptionTable& t, Options& o) {
 }
 
 void add_run_flags(OptionTable& t, Options& o) {
-    t.group("Run", FREE);
+    t.group("Run", kFree);
     t.text("--out", o.out, "FOLDER", "where the run is written").default_text = "runs/<model>-<optimizer>-<time>";
     t.rows.back().this_call = true;
     t.integer("--seed", o.seed, 0, kMaxCount, "seed of initialization and data order").fixed = true;
@@ -295,7 +297,7 @@ void add_run_flags(OptionTable& t, Options& o) {
 }
 
 void add_checkpoint_flags(OptionTable& t, Options& o) {
-    t.group("Checkpoints", FREE);
+    t.group("Checkpoints", kFree);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
     t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
              "minutes by rank 0's clock between checkpoints that the next one replaces; 0: only by steps");
@@ -329,7 +331,7 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
 }
 
 void add_guard_flags(OptionTable& t, Options& o) {
-    t.group("Guards", FREE);
+    t.group("Guards", kFree);
     t.integer("--max-skipped", o.max_skipped, 0, kMaxInt,
               "end the run after this many skipped updates in a row; 0: never");
     t.number("--skip-spikes", o.skip_spikes, 0, 1e6,
@@ -339,13 +341,13 @@ void add_guard_flags(OptionTable& t, Options& o) {
 }
 
 void add_sample_flags(OptionTable& t, Options& o) {
-    t.group("Samples", FREE);
+    t.group("Samples", kFree);
     t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between sampled texts; 0: never");
     add_sampling_flags(t, o.sampling);
 }
 
 void add_check_flags(OptionTable& t, Options& o) {
-    t.group("Checks", FREE);
+    t.group("Checks", kFree);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
     Choices<std::string> gpus;
     for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
@@ -404,61 +406,82 @@ std::string methods_with(std::string_view flag) {
     return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
-// Returns the width that the flags in a run's config.json say: --channels or, if that is 0, its preset's.
-int channels_of_run(const ModelFamily& family, const FlagsGiven& given) {
-    const auto of_run = [&](const char* flag, auto otherwise) {
-        const auto value = given.by_run.find(flag);
-        return value == given.by_run.end() ? otherwise : json_value<decltype(otherwise)>(value->second, flag);
-    };
-    const int channels = of_run("--channels", 0);
-    const std::string name = of_run("--model", family.default_preset);
-    for (const DecoderConfig& preset : family.presets)
-        if (channels <= 0 && preset.preset == name) return preset.C;
-    return std::max(channels, 1);
+Options defaults_of(const ModelFamily& family) {
+    Options o;
+    o.model = family.default_preset;
+    return o;
 }
 
-// Sets defaults that depend on other flags. A run's config.json has a value for every flag. If that value is the
-// default that followed from another flag there, it follows that flag again, which may now have another value.
-void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given) {
-    OptimizerOptions& opt = o.optimizer;
-    const auto of_run = [&](const char* flag, auto now) {
-        const auto found = given.by_run.find(flag);
-        if (found == given.by_run.end()) return now;
-        return json_value<decltype(now)>(found->second, fmt::format("{} in a run's config.json", flag));
-    };
-    const auto follows = [&](const char* flag, auto default_in_run) {
-        return !given.count(flag) && of_run(flag, default_in_run) == default_in_run;
-    };
-    const auto was = [&](const char* flag, auto now) {
-        return value_named<decltype(now)>(of_run(flag, std::string(name_of(now)))).value_or(now);
-    };
-    const MethodInfo& method = info_of(opt.method);
-    const MethodInfo& before = info_of(was("--optimizer", opt.method));
-    if (follows("--lr", before.lr)) opt.lr = method.lr;
-    if (follows("--beta1", before.beta1)) opt.beta1 = method.beta1;
-    if (follows("--beta2", before.beta2)) opt.beta2 = method.beta2;
-    const auto ns_steps = [](bool aol) { return aol ? 4 : OptimizerOptions().ns_steps; };
-    if (follows("--ns-steps", ns_steps(of_run("--ns-aol", opt.ns_aol)))) opt.ns_steps = ns_steps(opt.ns_aol);
-    if (!has_flag(method, "--adamw-lr"))
-        o.adamw_lr = opt.lr;
-    else if (!given.count("--adamw-lr") && (!has_flag(before, "--adamw-lr") ||
-                                            follows("--adamw-lr", default_adamw_lr(channels_of_run(family, given)))))
-        o.adamw_lr.reset();  // plan_run() knows the model
-    if (follows("--adamw-weight-decay", of_run("--weight-decay", opt.weight_decay)) ||
-        !has_flag(method, "--adamw-weight-decay"))
-        opt.adamw_weight_decay = opt.weight_decay;
-    if (follows("--min-lr-ratio", row_of(was("--schedule", o.schedule.kind)).min_lr_ratio))
-        o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio;
+// Returns the model's width, as far as flags say it: --channels or, without it, the preset's; else 0.
+int channels_of(const ModelFamily& family, const Options& o) {
+    if (const int channels = o.fields.value("channels", 0); channels > 0) return channels;
+    for (const DecoderConfig& preset : family.presets)
+        if (preset.preset == o.model) return preset.C;
+    return 0;
+}
+
+// A flag whose default follows from other flags.
+struct FollowingDefault {
+    const char* flag;
+    void (*set)(Options& o, int channels);  // channels: the model's width, or 0 if only plan_run() knows the model
+};
+const FollowingDefault kFollowingDefaults[] = {
+    {"--lr", [](Options& o, int) { o.optimizer.lr = info_of(o.optimizer.method).lr; }},
+    {"--beta1", [](Options& o, int) { o.optimizer.beta1 = info_of(o.optimizer.method).beta1; }},
+    {"--beta2", [](Options& o, int) { o.optimizer.beta2 = info_of(o.optimizer.method).beta2; }},
+    {"--ns-steps",
+     [](Options& o, int) { o.optimizer.ns_steps = o.optimizer.ns_aol ? 4 : OptimizerOptions().ns_steps; }},
+    {"--adamw-lr",
+     [](Options& o, int channels) {
+         o.adamw_lr.reset();
+         if (channels > 0) o.adamw_lr = default_adamw_lr(channels);
+         if (!has_flag(info_of(o.optimizer.method), "--adamw-lr")) o.adamw_lr = o.optimizer.lr;
+     }},
+    {"--adamw-weight-decay", [](Options& o, int) { o.optimizer.adamw_weight_decay = o.optimizer.weight_decay; }},
+    {"--min-lr-ratio", [](Options& o, int) { o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio; }},
+};
+
+// Whether only other optimizers have the flag.
+bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
+    return !has_flag(method, flag) &&
+           std::any_of(methods().begin(), methods().end(), [&](const MethodInfo& m) { return has_flag(m, flag); });
+}
+
+// Returns the flags of kFollowingDefaults whose value in a run's config.json is the default that followed there. That
+// file has a value for every flag; one without a value is returned, too.
+std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGiven& given_flags) {
+    Options run = defaults_of(family);
+    set_rows(make_table(family, run), given_flags.by_run);
+    Options with_default;
+    const OptionTable table = make_table(family, with_default);
+    std::set<std::string> flags;
+    for (const FollowingDefault& f : kFollowingDefaults) {
+        const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](auto& r) { return r.flag == f.flag; });
+        with_default = run;
+        const json value = row->get();
+        f.set(with_default, std::max(channels_of(family, run), 1));
+        if (!given_flags.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
+    }
+    return flags;
+}
+
+// Sets defaults that follow from other flags. If a run's config.json is read, a flag that had its default there takes
+// the default that follows here, from values that may differ.
+void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given_flags) {
+    const MethodInfo& method = info_of(o.optimizer.method);
+    const std::set<std::string> followed = defaults_in_run(family, given_flags);
+    for (const FollowingDefault& f : kFollowingDefaults)
+        if (is_of_other_methods(method, f.flag) || (!given_flags.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
 // Throws UsageError if flags exclude or need one another, and clears values that given flags replace.
-void check_conflicts(Options& o, const FlagsGiven& given) {
+void check_conflicts(Options& o, const FlagsGiven& given_flags) {
     OptimizerOptions& opt = o.optimizer;
     const MethodInfo& method = info_of(opt.method);
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
-        if (given.count(flag)) lengths.push_back(flag);
+        if (given_flags.count(flag)) lengths.push_back(flag);
     CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
     if (!lengths.empty()) {  // replaces the length in a run's config.json
@@ -467,13 +490,13 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
-    if (given.count("--prompt") && !given.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
-    if (given.count("--prompt-tokens") && !given.count("--prompt")) o.sampling.prompt.clear();
+    if (given_flags.count("--prompt") && !given_flags.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (given_flags.count("--prompt-tokens") && !given_flags.count("--prompt")) o.sampling.prompt.clear();
 
     if (!o.plan_for.empty()) o.plan_only = true;
     auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
         for (const char* flag : flags)
-            CHECK_USAGE(allowed || !given.count(flag), "{} has no meaning without {}", flag, what);
+            CHECK_USAGE(allowed || !given_flags.count(flag), "{} has no meaning without {}", flag, what);
     };
     needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
     needs({"--hellaswag"}, o.eval_only, "--eval-only");
@@ -486,7 +509,7 @@ void check_conflicts(Options& o, const FlagsGiven& given) {
     }
     for (const MethodInfo& other : methods())
         for (const std::string_view flag : other.flags)
-            CHECK_USAGE(!given.count(std::string(flag)) || has_flag(method, flag),
+            CHECK_USAGE(!given_flags.count(std::string(flag)) || has_flag(method, flag),
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
     needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
@@ -525,12 +548,6 @@ ProgramText program_text(const ModelFamily& family) {
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
-Options defaults_of(const ModelFamily& family) {
-    Options o;
-    o.model = family.default_preset;
-    return o;
-}
-
 // Returns the words of a command line without --config and its file.
 std::vector<const char*> without_config(int argc, const char* const* argv) {
     std::vector<const char*> words;
@@ -546,24 +563,25 @@ std::vector<const char*> without_config(int argc, const char* const* argv) {
 
 // Takes the flags that are not given from the config.json of the run in --out. If that file is damaged, flags alone
 // must describe the run, and they are compared with its checkpoint.
-void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given, int argc,
-                      const char* const* argv) {
+void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given_flags,
+                      int argc, const char* const* argv) {
     const std::string path = o.out + "/config.json";
     if (std::error_code none; !std::filesystem::exists(path, none)) return;
     const Options before = o;
     try {
-        if (!given.by_run.empty()) {  // --config names another run's config.json; this run's own file has every flag
+        if (!given_flags.by_run
+                 .empty()) {  // --config names another run's config.json; this run's own file has every flag
             o = defaults_of(family);
             const std::vector<const char*> words = without_config(argc, argv);
-            given = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
+            given_flags = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
         }
         const int micro_batch = o.micro_batch;
-        read_config(path, table, family.program(), given);
+        read_config(path, table, family.program(), given_flags);
         o.micro_batch = micro_batch;  // taken from the checkpoint, if the number of ranks is the same
     } catch (const Error& error) {
         o = before;
         o.config_fault = error.what();
-        given.by_run.clear();
+        given_flags.by_run.clear();
     }
 }
 
@@ -573,8 +591,8 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
                                      const std::function<void(const Options&)>& before_resume) {
     Options o = defaults_of(family);
     const OptionTable table = make_table(family, o);
-    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
-    if (!given) return std::nullopt;
+    std::optional<FlagsGiven> given_flags = parse_flags(table, program_text(family), argc, argv);
+    if (!given_flags) return std::nullopt;
     if (!o.resumed_folder.empty()) {
         CHECK_USAGE(o.out.empty() || o.out == o.resumed_folder, "--resume {}: but --out is {}; give one of them",
                     o.resumed_folder, o.out);
@@ -585,14 +603,14 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     }
     if (o.resume && !o.out.empty()) {
         if (before_resume) before_resume(o);
-        take_over_config(o, table, family, *given, argc, argv);
+        take_over_config(o, table, family, *given_flags, argc, argv);
     }
-    o.given = given->by_user;
+    o.given_flags = given_flags->by_user;
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
-        set_defaults(o, family, *given);
-        check_conflicts(o, *given);
+        set_defaults(o, family, *given_flags);
+        check_conflicts(o, *given_flags);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;

@@ -26,8 +26,8 @@ struct Offload {
 };
 
 struct Options {
-    std::set<std::string> given;  // flags on the command line or in a TOML file
-    std::string config_fault;     // why the config.json of the resumed run could not be used; empty: it could
+    std::set<std::string> given_flags;  // on the command line or in a TOML file
+    std::string config_fault;           // why the config.json of the resumed run could not be used; empty: it could
     // model
     std::string model;
     nlohmann::json fields = nlohmann::json::object();  // model fields that flags set over the preset, by key

@@ -58,21 +58,16 @@ std::string schedule_text(const RunPlan& p) {
     return text;
 }
 
-}  // namespace
+// The report; each call adds a line, wrapped to the terminal.
+struct ReportLines {
+    std::string text;
+    void operator()(std::string_view name, const std::string& value) {
+        text += fmt::format("{:<12}{}\n", name, wrapped(value, 12, text_width()));
+    }
+};
 
-std::string plan_report(const RunPlan& p) {
-    const DecoderConfig& c = p.config;
+void report_data(const RunPlan& p, ReportLines& line) {
     const Options& o = p.options;
-    std::string out;
-    const size_t width = text_width();
-    auto line = [&](std::string_view name, const std::string& value) {
-        out += fmt::format("{:<12}{}\n", name, wrapped(value, 12, width));
-    };
-    line("model",
-         fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
-                     c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
-    line("parameters", fmt::format("{} ({}), stored as {}", p.params.logical_size(),
-                                   count_text(static_cast<double>(p.params.logical_size())), name_of(p.run.dtype)));
     if (!p.train.shards.empty())
         line("data", fmt::format("{} tokens in {} shard{}{}", count_text(static_cast<double>(p.data_tokens)),
                                  p.train.shards.size(), p.train.shards.size() == 1 ? "" : "s",
@@ -87,25 +82,12 @@ std::string plan_report(const RunPlan& p) {
         line("", fmt::format("{:.4g}% of {}: {:.2f} epochs", 100 * p.train.mixture[i], p.train.sources[i],
                              seen / static_cast<double>(windows)));
     }
-    const int ranks = p.ranks;
-    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens,
-                             ranks > 1 ? fmt::format("{} ranks x ", ranks) : "", p.micro_steps, p.run.B, o.seq_len));
-    if (p.steps)
-        line("length",
-             fmt::format("{} steps = {} tokens{}", p.steps, count_text(static_cast<double>(p.steps * o.batch_tokens)),
-                         p.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(p.steps * o.batch_tokens) /
-                                                                             static_cast<double>(p.data_tokens))
-                                       : ""));
-    line("optimizer", optimizer_text(o.optimizer));
-    line("schedule", schedule_text(p));
-    line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
-    line("seed", fmt::format("{}", o.seed));
-    line("checkpoints",
-         fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
-                     o.checkpoint_minutes > 0
-                         ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
-                         : "",
-                     o.keep_best ? ", of the lowest validation loss" : ""));
+}
+
+// Types, kernels and what saves memory.
+void report_device(const RunPlan& p, ReportLines& line) {
+    const DecoderConfig& c = p.config;
+    const Options& o = p.options;
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
     if (o.matmul_dtype != MatmulDType::same)
         line("products",
@@ -126,29 +108,68 @@ std::string plan_report(const RunPlan& p) {
     const int64_t logits_bytes = p.activations.shared_bytes(Shared::logits);
     line("head", fmt::format("{} rows of logits at a time, {}", logits_bytes / (c.Vp() * size_of(p.run.dtype)),
                              bytes_text(static_cast<double>(logits_bytes))));
-    if (ranks > 1)
+    if (p.ranks > 1)
         line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)",
                                      p.sharding >= Sharding::gradients && p.micro_steps > 1
                                          ? ", adds micro-batches after ranks: other last bits than none and optimizer"
                                          : ""));
-    out += ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
+}
+
+std::string memory_text(const RunPlan& p) {
+    std::string out = p.ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
     for (const auto& [name, bytes] : p.memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
     out += fmt::format("  {:<30}{:>12}\n", "total", bytes_text(static_cast<double>(memory_bytes(p))));
     if (!p.host_memory.empty()) out += "memory of the host, pinned, of rank 0\n";
     for (const auto& [name, bytes] : p.host_memory)
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
-    out += plan_table(p.params, p.optimizer_plan, o.optimizer);
+    return out;
+}
+
+}  // namespace
+
+std::string plan_report(const RunPlan& p) {
+    const DecoderConfig& c = p.config;
+    const Options& o = p.options;
+    ReportLines line;
+    line("model",
+         fmt::format("{} {}: {} layers, {} channels, {} heads{}, MLP {}, vocabulary {}, context {}", c.family, c.preset,
+                     c.L, c.C, c.NH, c.NKV == c.NH ? "" : fmt::format(" ({} key/value)", c.NKV), c.F, c.V, c.max_T));
+    line("parameters", fmt::format("{} ({}), stored as {}", p.params.logical_size(),
+                                   count_text(static_cast<double>(p.params.logical_size())), name_of(p.run.dtype)));
+    report_data(p, line);
+    const int ranks = p.ranks;
+    line("step", fmt::format("{} tokens = {}{} x {} sequences of {}", o.batch_tokens,
+                             ranks > 1 ? fmt::format("{} ranks x ", ranks) : "", p.micro_steps, p.run.B, o.seq_len));
+    if (p.steps)
+        line("length",
+             fmt::format("{} steps = {} tokens{}", p.steps, count_text(static_cast<double>(p.steps * o.batch_tokens)),
+                         p.data_tokens ? fmt::format(" = {:.2f} epochs", static_cast<double>(p.steps * o.batch_tokens) /
+                                                                             static_cast<double>(p.data_tokens))
+                                       : ""));
+    line("optimizer", optimizer_text(o.optimizer));
+    line("schedule", schedule_text(p));
+    line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
+    line("seed", fmt::format("{}", o.seed));
+    line("checkpoints",
+         fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+                     o.checkpoint_minutes > 0
+                         ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
+                         : "",
+                     o.keep_best ? ", of the lowest validation loss" : ""));
+    report_device(p, line);
+    line.text += memory_text(p);
+    line.text += plan_table(p.params, p.optimizer_plan, o.optimizer);
     if (ranks > 1)
-        out += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
-                               exchange_of(p), o.bandwidth);
+        line.text += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
+                                     exchange_of(p), o.bandwidth);
     const KnownGpu* planned_for = nullptr;
     for (const KnownGpu& gpu : known_gpus())
         if (gpu.name == o.plan_for) planned_for = &gpu;
-    if (planned_for) out += step_time_table(p, *planned_for);
-    if (o.plan_only) out += whole_run_table(p, planned_for);
+    if (planned_for) line.text += step_time_table(p, *planned_for);
+    if (o.plan_only) line.text += whole_run_table(p, planned_for);
     for (const auto& [name, text] : p.notes) line(name, text);
-    return out;
+    return line.text;
 }
 
 }  // namespace teon

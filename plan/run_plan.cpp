@@ -23,14 +23,14 @@ constexpr int kHeadRows = 8192;  // rows of logits that a GPU computes at a time
 
 // Throws UsageError if a given flag contradicts the model of --init-from; flags may repeat its values.
 void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
-    const bool preset = o.given.count("--model") > 0;
-    const DecoderConfig wanted = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
+    const bool preset = o.given_flags.count("--model") > 0;
+    const DecoderConfig config_by_flags = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
     for (const ModelField& f : family.fields) {
         if (!family.has_flag(f) || f.of_run) continue;
-        const bool given = o.given.count(f.flag()) > 0;
-        CHECK_USAGE(f.get(wanted) == f.get(model) || !(given || (preset && f.in_preset)),
+        const bool is_given = o.given_flags.count(f.flag()) > 0;
+        CHECK_USAGE(f.get(config_by_flags) == f.get(model) || !(is_given || (preset && f.in_preset)),
                     "{} {}: the model of --init-from has {}; leave the flag out to take it as it is",
-                    given ? f.flag() : fmt::format("--model {} with {}", o.model, f.key), f.text(wanted),
+                    is_given ? f.flag() : fmt::format("--model {} with {}", o.model, f.key), f.text(config_by_flags),
                     f.text(model));
     }
 }
@@ -47,11 +47,11 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
         check_model_tokenizer(data, o.adopted->folder, c.V);
     } else {
         c = with_fields(family.fields, family.config(o.model), o.fields);
-        const bool given = o.fields.contains("vocab_size");
-        CHECK_USAGE(!given || c.V >= data.vocab_size,
+        const bool is_given = o.fields.contains("vocab_size");
+        CHECK_USAGE(!is_given || c.V >= data.vocab_size,
                     "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V,
                     data.vocab_size);
-        if (!given && data.vocab_size) c.V = data.vocab_size;
+        if (!is_given && data.vocab_size) c.V = data.vocab_size;
         c.max_T = o.seq_len;
     }
     validate(c);
@@ -129,10 +129,11 @@ int64_t default_batch_tokens(const RunPlan& p) {
     if (!p.is_gpu)
         tokens = std::min(tokens, p.ranks * kCpuOperations / decoder_flops_per_token(p.config, p.options.seq_len));
     const int64_t unit = batch_unit(p);
-    const int64_t most = std::max<int64_t>(1, kMaxBatchTokens / unit);
+    const int64_t most_units = std::max<int64_t>(1, kMaxBatchTokens / unit);
     const double units = tokens / static_cast<double>(unit);
-    return units < static_cast<double>(most) ? std::max<int64_t>(1, rounded_down(static_cast<int64_t>(units))) * unit
-                                             : most * unit;
+    return units < static_cast<double>(most_units)
+               ? std::max<int64_t>(1, rounded_down(static_cast<int64_t>(units))) * unit
+               : most_units * unit;
 }
 
 void check_shares(const RunPlan& p) {
@@ -210,11 +211,11 @@ void plan_batch(RunPlan& p) {
     } else if (o.batch_tokens % o.seq_len != 0) {
         CHECK_USAGE(o.batch_tokens > o.seq_len, "--batch-tokens {}: less than one sequence of --seq-len {}",
                     o.batch_tokens, o.seq_len);
-        const int64_t given = o.batch_tokens;
-        const int64_t unit = given > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
-        o.batch_tokens = given / unit * unit;
+        const int64_t given_tokens = o.batch_tokens;
+        const int64_t unit = given_tokens > batch_unit(p) ? batch_unit(p) : int64_t{o.seq_len};
+        o.batch_tokens = given_tokens / unit * unit;
         p.notes.emplace_back("note", fmt::format("--batch-tokens {} is rounded down to {}, whole sequences of {}",
-                                                 given, o.batch_tokens, o.seq_len));
+                                                 given_tokens, o.batch_tokens, o.seq_len));
     }
     check_shares(p);
 }
@@ -304,7 +305,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.is_gpu = is_gpu;
     p.ranks = ranks;
     Options& o = p.options;
-    if (o.adopted && !o.given.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
+    if (o.adopted && !o.given_flags.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
     open_data(p);
     p.config = make_config(family, o, p.train);
     if (!p.train.shards.empty()) check_document_mask(o, p.train);

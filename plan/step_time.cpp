@@ -57,6 +57,31 @@ double passes_seconds(const RunPlan& p, const GpuRates& gpu) {
            gpu.memory;
 }
 
+// Returns the time of a step's exchange that computation does not hide. compute_seconds: of all passes of a step.
+double exchange_seconds(const RunPlan& p, const GpuRates& gpu, double compute_seconds) {
+    const Exchange exchange = exchange_of(p);
+    const StepTraffic sent_per_step = step_traffic(p.params, p.ranks, exchange);
+    const double share = static_cast<double>(p.ranks - 1) / p.ranks;
+    double outside_windows = 0;  // elements that a rank sends
+    for (const ParamRow& row : p.params.rows())
+        if (window_layer(row) < 0) outside_windows += share * static_cast<double>(row.size());
+
+    // Parameters outside of the layers' windows are sent when nothing is left to compute, and so are new weights that
+    // the ranks keep.
+    const bool each_micro_batch = p.sharding >= Sharding::gradients;
+    const bool sends_layers = p.sharding == Sharding::all;  // their weights, for every pass
+    const double unhidden_gradients =
+        outside_windows * size_of(exchange.gradients) * (each_micro_batch ? p.micro_steps : 1);
+    const double unhidden_weights = sends_layers ? outside_windows * size_of(p.run.dtype) : sent_per_step.weights;
+    const double unhidden_bytes = unhidden_gradients + unhidden_weights;
+    // Computation hides the rest: gradients in the backward pass, two thirds of a micro-batch, weights in any pass.
+    const double hiding_share = sends_layers ? 1 : 2.0 / 3;
+    const double hiding_seconds = compute_seconds / (each_micro_batch ? 1 : p.micro_steps) * hiding_share;
+    const double rate = link_rate(gpu, p.ranks, p.options.bandwidth);
+    const double hideable_bytes = sent_per_step.gradients + sent_per_step.weights - unhidden_bytes;
+    return unhidden_bytes / rate + std::max(0.0, hideable_bytes / rate - hiding_seconds);
+}
+
 }  // namespace
 
 double link_rate(const GpuRates& gpu, int ranks, double gb_per_s) {
@@ -97,24 +122,7 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     const double hidden = std::max(0.0, 1 - 2.0 / p.config.L);
     for (const double pass : {computes / 3, computes * 2 / 3 + t.recomputation})
         t.copies += std::max(0.0, t.copies_each_way - hidden * pass);
-    if (p.ranks == 1) return t;
-
-    // Parameters outside of the layers' windows are sent when nothing is left to compute, and so are new weights that
-    // the ranks keep. Computation hides the rest: the backward pass is two thirds of a micro-batch.
-    const double share = static_cast<double>(p.ranks - 1) / p.ranks;
-    const double s = size_of(p.run.dtype);
-    const Exchange exchange = exchange_of(p);
-    const StepTraffic sent = step_traffic(p.params, p.ranks, exchange);
-    const bool each = p.sharding >= Sharding::gradients;
-    const bool all = p.sharding == Sharding::all;
-    double outside = 0;
-    for (const ParamRow& row : p.params.rows())
-        if (window_layer(row) < 0) outside += share * static_cast<double>(row.size());
-    const double late = outside * size_of(exchange.gradients) * (each ? M : 1) + (all ? outside * s : sent.weights);
-    const double hides = (computes + t.recomputation) / (each ? 1 : M);
-    const double rate = link_rate(gpu, p.ranks, p.options.bandwidth);
-    t.exchange =
-        late / rate + std::max(0.0, (sent.gradients + sent.weights - late) / rate - hides * (all ? 1 : 2.0 / 3));
+    if (p.ranks > 1) t.exchange = exchange_seconds(p, gpu, computes + t.recomputation);
     return t;
 }
 
@@ -124,16 +132,16 @@ bool predicts_step_time(const RunPlan& p) {
 
 std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
     const StepTime t = step_time(p, gpu.rates);
-    const bool known = predicts_step_time(p);
+    const bool is_known = predicts_step_time(p);
     const char* fp8 =
         p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
-    std::string out = known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
-                            : "expected time of a step: known only for --dtype bf16 with flash attention\n";
+    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
+                               : "expected time of a step: known only for --dtype bf16 with flash attention\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);
     };
     line("offloaded state over PCIe", t.pcie);
-    if (!known) {
+    if (!is_known) {
         line("activations over PCIe, each way", t.copies_each_way);
         const double pcie = t.pcie + 2 * t.copies_each_way;
         const double tokens = static_cast<double>(p.options.batch_tokens);

@@ -419,8 +419,8 @@ private:
                              {"step", trainer_.steps_done()},
                              {"role", name_of(a.role)},
                              {"layers", {a.layer_a, a.layer_b}},
-                             {"left", a.left},
-                             {"right", a.right},
+                             {"left", a.left_alignment},
+                             {"right", a.right_alignment},
                              {"norm_ratio", a.norm_ratio}});
         metrics_.write_lines(lines);  // all or, after a kill, none
     }

@@ -63,7 +63,7 @@ void adopt_model(Options& o, const ModelFamily& family, const std::optional<Resu
     }
     const std::string before = resume->state.run.value("/options/init-from"_json_pointer, "");
     const std::string content = resume->state.run.value("init_from", "");
-    if (o.given.count("--init-from") && o.init_from != before) {
+    if (o.given_flags.count("--init-from") && o.init_from != before) {
         CHECK_USAGE(!before.empty(),
                     "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",
                     o.init_from);

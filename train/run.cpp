@@ -126,8 +126,9 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         if (options.out.empty()) options.out = out;
         start.resume = resume_point_of_rank_0(options.out, std::move(start.resume), context);
         if (launch.rank > 0) {
-            CHECK_USAGE(!options.given.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
-                        "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
+            CHECK_USAGE(
+                !options.given_flags.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
+                "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
             options.dtype = storage_named(dtype);
             plan = plan_training(family, options, start, launch.size);
         }

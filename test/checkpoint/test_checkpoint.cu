@@ -38,8 +38,12 @@ namespace {
 
 DecoderConfig small_config(bool llama, int L = 2) {
     DecoderConfig c = llama ? llama_family().config("tiny") : gpt2_family().config("tiny");
-    c.L = L, c.C = 8, c.NH = c.NKV = 2;
-    c.F = 13, c.V = 11, c.max_T = 4;  // F is stored with padding
+    c.L = L;
+    c.C = 8;
+    c.NH = c.NKV = 2;
+    c.F = 13;
+    c.V = 11;
+    c.max_T = 4;  // F is stored with padding
     return c;
 }
 
@@ -113,7 +117,8 @@ struct Trained {
     std::string save(CheckpointWriter& writer, int64_t step, int skipped_in_row = 1, bool interim = false,
                      bool best = false) {
         TrainingState s = state(step);
-        s.control.skipped_in_row = skipped_in_row, s.interim = interim;
+        s.control.skipped_in_row = skipped_in_row;
+        s.interim = interim;
         writer.save(s, ctx.stream, nullptr, 0, best);
         return writer.result(true)->fault;
     }
@@ -194,11 +199,12 @@ TEST_CASE("checkpoint/checkpoint: what is read is what was written, bit for bit"
                 const SaveResult result = saved.save(folder.path(), 7, files);
                 REQUIRE(result.fault == "");
                 REQUIRE(result.folder == folder / "step_00000007");
-                const FoundCheckpoint found = find_checkpoint(folder.path());
-                REQUIRE(found.folder == result.folder);
-                REQUIRE(found.passed_over.empty());
-                REQUIRE(to_json(read_training_state(found.folder)) == to_json(Trained::state(7)));
-                read_tensors(found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+                const FoundCheckpoint checkpoint_found = find_checkpoint(folder.path());
+                REQUIRE(checkpoint_found.folder == result.folder);
+                REQUIRE(checkpoint_found.passed_over.empty());
+                REQUIRE(to_json(read_training_state(checkpoint_found.folder)) == to_json(Trained::state(7)));
+                read_tensors(checkpoint_found.folder, loaded.model->params(), loaded.optimizer->state(),
+                             loaded.ctx.stream);
                 REQUIRE(same_bits(loaded.bits(), saved.bits()));
                 if (dtype == DType::bf16) {
                     std::vector<bf16> a(static_cast<size_t>(saved.model->table().size()));
@@ -224,13 +230,13 @@ TEST_CASE("checkpoint/checkpoint: model.safetensors holds the weights without pa
         loaded.ctx.stream.synchronize();
         const ParamTable& table = saved.model->table();
         const std::vector<float> expected = saved.bits();
-        const std::vector<float> found = loaded.bits();
+        const std::vector<float> values_found = loaded.bits();
         int64_t begin = 0;  // first element of row r
         for (int r = 0; r < table.count(); begin += table[r++].size())
             for (int i = 0; i < table[r].logical_rows; ++i)
                 for (int j = 0; j < table[r].logical_cols; ++j) {
                     const auto at = static_cast<size_t>(begin + int64_t{i} * table[r].cols + j);
-                    if (found[at] != expected[at]) FAIL(table[r].name << " " << i << " " << j);
+                    if (values_found[at] != expected[at]) FAIL(table[r].name << " " << i << " " << j);
                 }
         REQUIRE(read_file(checkpoint + "/tokenizer/tokens.bin") == "tokens");
         REQUIRE(read_file(checkpoint + "/tokenizer.json") == "{}");
@@ -295,7 +301,8 @@ TEST_CASE("checkpoint/checkpoint: a large model is written in several files, and
         std::vector<float> b = a;
         download(a.data(), saved.model->params().master(r), row.size(), saved.ctx.stream);
         download(b.data(), loaded.model->params().master(r), row.size(), loaded.ctx.stream);
-        saved.ctx.stream.synchronize(), loaded.ctx.stream.synchronize();
+        saved.ctx.stream.synchronize();
+        loaded.ctx.stream.synchronize();
         for (int i = 0; i < row.logical_rows; ++i)
             for (int k = 0; k < row.logical_cols; ++k) {
                 const auto at = static_cast<size_t>(int64_t{i} * row.cols + k);
@@ -338,7 +345,7 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
         ~NoFiles() { ::setrlimit(RLIMIT_NOFILE, &before); }
         rlimit before;
     };
-    const std::string found = error_of<ReadError>([&] {
+    const std::string complaint = error_of<ReadError>([&] {
         const NoFiles none;
         find_checkpoint(folder.path());
     });
@@ -346,8 +353,8 @@ TEST_CASE("checkpoint/checkpoint: an unreadable folder is not taken for an empty
         const NoFiles none;
         newest_good_checkpoint(folder.path());
     });
-    REQUIRE(found == folder.path() + ": cannot be listed: Too many open files");
-    REQUIRE(good == found);
+    REQUIRE(complaint == folder.path() + ": cannot be listed: Too many open files");
+    REQUIRE(good == complaint);
     REQUIRE(find_checkpoint(folder.path()).folder == checkpoint);
 }
 
@@ -390,9 +397,9 @@ TEST_CASE("checkpoint/checkpoint: a reader finds a checkpoint while the run repl
             saved = true;
         });
         while (!saved) {
-            const FoundCheckpoint found = find_checkpoint(folder.path());
-            REQUIRE(!found.folder.empty());
-            REQUIRE(found.passed_over.empty());
+            const FoundCheckpoint checkpoint_found = find_checkpoint(folder.path());
+            REQUIRE(!checkpoint_found.folder.empty());
+            REQUIRE(checkpoint_found.passed_over.empty());
         }
     }
 }
@@ -465,12 +472,12 @@ TEST_CASE(
             else
                 REQUIRE(contains(result.fault, std::strerror(files.code)));
 
-            const FoundCheckpoint found = find_checkpoint(folder.path());
-            REQUIRE(found.passed_over.empty());  // an incomplete checkpoint never has a checkpoint's name
-            const bool renamed = found.folder == folder / "step_00000002";
-            if (!renamed) REQUIRE(found.folder == folder / "step_00000001");
+            const FoundCheckpoint checkpoint_found = find_checkpoint(folder.path());
+            REQUIRE(checkpoint_found.passed_over.empty());  // an incomplete checkpoint never has a checkpoint's name
+            const bool renamed = checkpoint_found.folder == folder / "step_00000002";
+            if (!renamed) REQUIRE(checkpoint_found.folder == folder / "step_00000001");
             Trained loaded(2000, Method::adamw, false, DType::f32, 1);
-            read_tensors(found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
+            read_tensors(checkpoint_found.folder, loaded.model->params(), loaded.optimizer->state(), loaded.ctx.stream);
             REQUIRE(same_bits(loaded.bits(), renamed ? new_bits : old_bits));
 
             if (!renamed) REQUIRE(new_run.save(folder.path(), 2, good).fault == "");
@@ -492,7 +499,8 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
     auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     const int rounds = fuzz_rounds(100);
     for (int i = 0; i < rounds; ++i) {
-        fs::remove_all(older), fs::remove_all(newer);
+        fs::remove_all(older);
+        fs::remove_all(newer);
         fs::copy(pristine.path(), folder.path(), fs::copy_options::recursive);
         const std::vector<std::string> names = files_of(newer);
         const std::string name = names[below(names.size())];
@@ -542,11 +550,11 @@ TEST_CASE("checkpoint/checkpoint: every damage is found, the file named and the 
                 write_file(path, bytes + std::string(1 + below(9), '\0'));
         }
         INFO(how << ": " << name);
-        const FoundCheckpoint found = find_checkpoint(folder.path());
-        REQUIRE(found.folder == older);
-        REQUIRE(found.passed_over.size() == 1);
-        REQUIRE(found.passed_over[0].first == newer);
-        const std::string& fault = found.passed_over[0].second;
+        const FoundCheckpoint checkpoint_found = find_checkpoint(folder.path());
+        REQUIRE(checkpoint_found.folder == older);
+        REQUIRE(checkpoint_found.passed_over.size() == 1);
+        REQUIRE(checkpoint_found.passed_over[0].first == newer);
+        const std::string& fault = checkpoint_found.passed_over[0].second;
         if (i % 8 != 3)
             REQUIRE(fault.find(path) == 0);
         else
@@ -562,11 +570,11 @@ TEST_CASE("checkpoint/checkpoint: a renamed folder or an incomplete manifest is 
     fs::copy(folder / "step_00000010", folder / "step_00000020", fs::copy_options::recursive);
     fs::create_directories(folder / "step_00000030");
     write_file(folder / "step_00000030/manifest.json", manifest_text(30, {}));
-    const FoundCheckpoint found = find_checkpoint(folder.path());
-    REQUIRE(found.folder == folder / "step_00000010");
-    REQUIRE(found.passed_over.size() == 2);
-    REQUIRE(contains(found.passed_over[0].second, "lists no"));
-    REQUIRE(contains(found.passed_over[1].second, "of step 10"));
+    const FoundCheckpoint checkpoint_found = find_checkpoint(folder.path());
+    REQUIRE(checkpoint_found.folder == folder / "step_00000010");
+    REQUIRE(checkpoint_found.passed_over.size() == 2);
+    REQUIRE(contains(checkpoint_found.passed_over[0].second, "lists no"));
+    REQUIRE(contains(checkpoint_found.passed_over[1].second, "of step 10"));
 }
 
 TEST_CASE("checkpoint/checkpoint: training goes on while a checkpoint is written, which holds what was when it began") {
@@ -793,7 +801,8 @@ TEST_CASE(
                 CheckpointWriter good(plan, run.model->params(), run.optimizer->state());
                 REQUIRE(run.save(good, 1, 0, true, true) == "");
                 if (due) REQUIRE(run.save(good, 2, 0) == "");
-                files.kind = kind, files.fault_at = at;
+                files.kind = kind;
+                files.fault_at = at;
                 CheckpointWriter writer(plan, run.model->params(), run.optimizer->state(), files);
                 std::string fault;
                 if (due) {
@@ -850,6 +859,27 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
             [&] { read_tensors(checkpoint, other->model->params(), other->optimizer->state(), other->ctx.stream); });
         REQUIRE(message.find(checkpoint + (other == &adamw ? "/optimizer/" : "/model.safetensors")) == 0);
     }
+}
+
+TEST_CASE(
+    "checkpoint/checkpoint: SOAP's state of version 0.2.0, which had no shared moments, is read; no other gap is") {
+    Trained soap(1, Method::soap);
+    const std::vector<StateTensor> all = soap.optimizer->state();
+    const auto read_without = [&](const std::function<bool(const StateTensor&)>& is_absent) {
+        TempDir folder;
+        FaultyFiles files;
+        std::vector<StateTensor> saved = all;
+        std::erase_if(saved, is_absent);
+        REQUIRE(saved.size() < all.size());
+        CheckpointWriter writer(soap.plan(folder.path()), soap.model->params(), saved, files);
+        writer.save(Trained::state(7), soap.ctx.stream);
+        const std::string checkpoint = writer.result(true)->folder;
+        return error_of([&] { read_tensors(checkpoint, soap.model->params(), all, soap.ctx.stream); });
+    };
+    const auto is_shared = [](const StateTensor& t) { return t.name.ends_with("_shared"); };
+    REQUIRE(read_without(is_shared) == "");
+    REQUIRE(read_without([&](const StateTensor& t) { return is_shared(t) || t.name == "wte.weight.m"; }) != "");
+    REQUIRE(read_without([&](const StateTensor& t) { return t.name.ends_with(".left"); }) != "");
 }
 
 TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {

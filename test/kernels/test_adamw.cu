@@ -9,18 +9,32 @@
 using namespace teon;
 using namespace teon::test;
 
-// The bias corrections, the square root and the quotient round once each, which Tracked counts.
+// The bias corrections, the square root, the quotient and the products of the rate's factors round once each, which
+// Tracked counts.
 static constexpr double kRoundings = 4.0;
-static constexpr float kLr = 1e-2f, kBeta1 = 0.9f, kBeta2 = 0.95f, kEps = 1e-8f, kDecay = 0.1f;
-static constexpr ElementStep kStep{kLr, 1.0f, kDecay};
+static constexpr float kLr = 1e-2f;
+static constexpr float kBeta1 = 0.9f;
+static constexpr float kBeta2 = 0.95f;
+static constexpr float kEps = 1e-8f;
+static constexpr float kDecay = 0.1f;
+static constexpr UpdateRate kRate{kLr, 1.0f, kDecay};
 
-static StepControl control_after(int t, float scale) {
-    return {1.0f,
-            scale,
-            0,
-            t,
-            static_cast<float>(1.0 - std::pow(double(kBeta1), t)),
-            static_cast<float>(1.0 - std::pow(double(kBeta2), t))};
+// Learning rates with the schedule's factor.
+struct RateCase {
+    UpdateRate rate;
+    float lr_factor;
+    OracleRate oracle() const { return {rate.lr, rate.lr_scale, rate.weight_decay, rate.cautious, lr_factor}; }
+};
+static constexpr RateCase kRateCases[] = {
+    {kRate, 1.0f}, {{kLr, 0.3f, 40 * kDecay}, 0.7f}, {{kLr, 3.0f, 40 * kDecay, true}, 0.7f}};
+
+static StepControl control_after(int t, float scale, float lr_factor = 1) {
+    return {.grad_norm = 1.0f,
+            .scale = scale,
+            .updates = t,
+            .bias_correction1 = static_cast<float>(1.0 - std::pow(double(kBeta1), t)),
+            .bias_correction2 = static_cast<float>(1.0 - std::pow(double(kBeta2), t)),
+            .lr_factor = lr_factor};
 }
 
 // Squares of the values: second moments are not negative.
@@ -29,38 +43,41 @@ static std::vector<float> squares(std::vector<float> values) {
     return values;
 }
 
-TEMPLATE_TEST_CASE("kernels/adamw: three updates match the oracle, and the working weights are the rounded masters", "",
-                   float, bf16) {
+TEMPLATE_TEST_CASE(
+    "kernels/adamw: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
+    float, bf16) {
     using T = TestType;
     Stream stream;
-    for (int64_t n : {1, 31, 33, 97, 128, 257, 768, 70001}) {
-        INFO("n = " << n);
-        const auto weight = random_values<float>(n, 1);
-        const auto m = random_values<float>(n, 2);
-        const auto v = squares(random_values<float>(n, 3));
-        Guarded<float> master(weight, stream);
-        Guarded<float> m_device(m, stream);
-        Guarded<float> v_device(v, stream);
-        Guarded<float> grad(n, stream);
-        Guarded<T> work(n, stream);
-        AdamwState<Tracked> expected{widen<Tracked>(weight), widen<Tracked>(m), widen<Tracked>(v)};
-        for (int t = 1; t <= 3; ++t) {
-            const auto gradient = random_values<float>(n, 10 + t);
-            const float scale = t == 2 ? 0.25f : 1.0f;
-            grad.set(gradient);
-            Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale)}, stream);
-            teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
-                               control.data(), n, kStep, kBeta1, kBeta2, kEps, stream);
-            test::adamw_update(expected, widen<Tracked>(gradient), scale, t, kLr, kBeta1, kBeta2, kEps, kDecay);
-            REQUIRE(same_bits(grad.get(), gradient));
+    for (const RateCase& c : kRateCases)
+        for (int64_t n : {1, 31, 33, 97, 128, 257, 768, 70001}) {
+            INFO("n = " << n << ", factor of the update " << c.rate.lr_scale);
+            const auto weight = random_values<float>(n, 1);
+            const auto m = random_values<float>(n, 2);
+            const auto v = squares(random_values<float>(n, 3));
+            Guarded<float> master(weight, stream);
+            Guarded<float> m_device(m, stream);
+            Guarded<float> v_device(v, stream);
+            Guarded<float> grad(n, stream);
+            Guarded<T> work(n, stream);
+            AdamwState<Tracked> expected{widen<Tracked>(weight), widen<Tracked>(m), widen<Tracked>(v)};
+            for (int t = 1; t <= 3; ++t) {
+                const auto gradient = random_values<float>(n, 10 + t);
+                const float scale = t == 2 ? 0.25f : 1.0f;
+                grad.set(gradient);
+                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale, c.lr_factor)}, stream);
+                teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
+                                   control.data(), n, c.rate, {kBeta1, kBeta2, kEps}, stream);
+                test::adamw_update(expected, widen<Tracked>(gradient), scale, t, c.oracle(), kBeta1, kBeta2, kEps);
+                REQUIRE(same_bits(grad.get(), gradient));
+            }
+            // No random update is so close to zero that rounding decides about cautious decay.
+            REQUIRE(compare(master.get(), expected.weight, kRoundings));
+            REQUIRE(compare(m_device.get(), expected.m, kRoundings));
+            REQUIRE(compare(v_device.get(), expected.v, kRoundings));
+            std::vector<T> rounded;
+            for (float w : master.get()) rounded.push_back(T(w));
+            REQUIRE(same_bits(work.get(), rounded));
         }
-        REQUIRE(compare(master.get(), expected.weight, kRoundings));
-        REQUIRE(compare(m_device.get(), expected.m, kRoundings));
-        REQUIRE(compare(v_device.get(), expected.v, kRoundings));
-        std::vector<T> rounded;
-        for (float w : master.get()) rounded.push_back(T(w));
-        REQUIRE(same_bits(work.get(), rounded));
-    }
 }
 
 TEST_CASE("kernels/adamw: the update is the same without working weights and at unaligned addresses") {
@@ -83,7 +100,7 @@ TEST_CASE("kernels/adamw: the update is the same without working weights and at 
         Guarded<float> work(n, stream);
         float* no_work = nullptr;
         teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
-                           second.data() + shift, grad.data() + shift, control.data(), n, kStep, kBeta1, kBeta2, kEps,
+                           second.data() + shift, grad.data() + shift, control.data(), n, kRate, {kBeta1, kBeta2, kEps},
                            stream);
         auto result = master.get();
         return std::vector<float>(result.begin() + shift, result.end());
@@ -105,8 +122,8 @@ TEST_CASE("kernels/adamw: a skipped step changes nothing") {
     StepControl skip = control_after(3, 0.0f);
     skip.skip = 1;
     Guarded<StepControl> control(std::vector<StepControl>{skip}, stream);
-    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kStep, kBeta1,
-                       kBeta2, kEps, stream);
+    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kRate,
+                       {kBeta1, kBeta2, kEps}, stream);
     for (const Guarded<float>* buffer : {&master, &work, &m, &v}) REQUIRE(same_bits(buffer->get(), values));
 }
 
@@ -127,7 +144,7 @@ TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
         m_device.set(m);
         v_device.set(v);
         teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(), control.data(), n,
-                           kStep, kBeta1, kBeta2, kEps, stream);
+                           kRate, {kBeta1, kBeta2, kEps}, stream);
         return bytes_of(master.get(), work.get(), m_device.get(), v_device.get());
     }));
 }
@@ -138,18 +155,18 @@ TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the
     const auto weight = random_values<float>(n, 1);
     const auto gradient = random_values<float>(n, 2);
     Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
-    auto updated = [&](const ElementStep& step) {
+    auto updated = [&](const UpdateRate& rate) {
         Guarded<float> master(weight, stream);
         Guarded<float> m(std::vector<float>(n, 0.0f), stream);
         Guarded<float> v(std::vector<float>(n, 0.0f), stream);
         Guarded<float> grad(gradient, stream);
         float* no_work = nullptr;
-        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, kBeta1,
-                           kBeta2, kEps, stream);
+        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate,
+                           {kBeta1, kBeta2, kEps}, stream);
         return master.get();
     };
     const auto plain = updated({kLr, 1.0f, 0.0f});
-    const auto decayed = updated(kStep);
+    const auto decayed = updated(kRate);
     const auto cautious = updated({kLr, 1.0f, kDecay, true});
     int kept = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -167,28 +184,29 @@ TEST_CASE("kernels/adamw: with cautious weight decay, an update of exactly zero 
     const std::vector<float> weight = {1.0f, -1.0f, 8.0f, 0.0f};
     const std::vector<float> none(4, 0.0f);
     const std::vector<float> expected = {0.75f, -0.75f, 6.0f, 0.0f};
-    const ElementStep step{0.5f, 1.0f, 0.5f, true};
+    const UpdateRate rate{0.5f, 1.0f, 0.5f, true};
     Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
     Guarded<float> master(weight, stream);
     Guarded<float> m(none, stream);
     Guarded<float> v(none, stream);
     Guarded<float> grad(none, stream);
     float* no_work = nullptr;
-    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, step, kBeta1, kBeta2,
-                       kEps, stream);
+    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, rate,
+                       {kBeta1, kBeta2, kEps}, stream);
     REQUIRE(same_bits(master.get(), expected));
     master.set(weight);
-    teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 4, step, 0.9f, 0.99f, stream);
+    teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 4, rate, 0.9f, 0.99f, stream);
     REQUIRE(same_bits(master.get(), expected));
 }
 
-TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the working weights are the rounded masters", "",
-                   float, bf16) {
+TEMPLATE_TEST_CASE(
+    "kernels/lion: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
+    float, bf16) {
     using T = TestType;
     Stream stream;
     for (int64_t n : {1, 31, 33, 128, 70001}) {
-        for (bool cautious : {false, true}) {
-            INFO("n = " << n << (cautious ? ", cautious" : ""));
+        for (const RateCase& c : kRateCases) {
+            INFO("n = " << n << ", factor of the update " << c.rate.lr_scale);
             Guarded<float> master(random_values<float>(n, 1), stream);
             Guarded<float> m(random_values<float>(n, 2), stream);
             Guarded<float> grad(n, stream);
@@ -198,10 +216,10 @@ TEMPLATE_TEST_CASE("kernels/lion: three updates match the oracle, and the workin
                 const auto gradient = random_values<float>(n, 10 + t);
                 const float scale = t == 2 ? 0.25f : 1.0f;
                 grad.set(gradient);
-                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale)}, stream);
-                teon::lion_update(master.data(), work.data(), m.data(), grad.data(), control.data(), n,
-                                  {kLr, 1.0f, kDecay, cautious}, 0.9f, 0.99f, stream);
-                test::lion_update(expected, widen<Tracked>(gradient), scale, kLr, 0.9f, 0.99f, kDecay, cautious);
+                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale, c.lr_factor)}, stream);
+                teon::lion_update(master.data(), work.data(), m.data(), grad.data(), control.data(), n, c.rate, 0.9f,
+                                  0.99f, stream);
+                test::lion_update(expected, widen<Tracked>(gradient), scale, c.oracle(), 0.9f, 0.99f);
             }
             // No random interpolation is so close to zero that rounding decides its sign.
             REQUIRE(compare(master.get(), expected.weight, kRoundings));

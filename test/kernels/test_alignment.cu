@@ -105,7 +105,7 @@ TEST_CASE("kernels/alignment: elementwise updates have the same bits at every al
                                  stream);
     for (bool cautious : {false, true})
         same_at_every_alignment([&](int64_t shift) {
-            const ElementStep step{0.01f, 0.9f, 0.1f, cautious};
+            const UpdateRate rate{0.01f, 0.9f, 0.1f, cautious};
             bf16* no_work = nullptr;
             Shifted<float> adamw(weight, shift, stream);
             Shifted<float> lion(weight, shift, stream);
@@ -113,9 +113,9 @@ TEST_CASE("kernels/alignment: elementwise updates have the same bits at every al
             Shifted<float> m(moment, shift, stream);
             Shifted<float> v(second, shift, stream);
             Shifted<float> own(moment, shift, stream);
-            adamw_update(adamw.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, step, 0.9f, 0.95f,
-                         1e-8f, stream);
-            lion_update(lion.data(), no_work, own.data(), grad.data(), control.data(), n, step, 0.9f, 0.99f, stream);
+            adamw_update(adamw.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate,
+                         {0.9f, 0.95f, 1e-8f}, stream);
+            lion_update(lion.data(), no_work, own.data(), grad.data(), control.data(), n, rate, 0.9f, 0.99f, stream);
             return adamw.bytes() + m.bytes() + v.bytes() + lion.bytes() + own.bytes();
         });
 }
@@ -136,13 +136,13 @@ TEST_CASE("kernels/alignment: momentum, unfolding and update have the same bits 
         Shifted<float> grad(gradient, shift, stream);
         Shifted<float> momentum(moment, shift, stream);
         Shifted<float> Z(weight, shift, stream);
-        Guarded<Slice> slices(std::vector<Slice>{{0, 0, 0, 0, 1.3f, 0.1f}}, stream);
+        Guarded<Slice> slices(std::vector<Slice>{{0, 0, 0, 0, {0.02f, 1.3f, 0.1f}}}, stream);
         const SliceBatch batch{slices.data(), 1, m, n, shift % kVecWidth<float> == 0};
         Guarded<float> partial(momentum_parts(batch), stream);
         const SliceLayout layout{1, n, 0, size};
         momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, 0.95f, true, stream);
         unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, layout, 0.95f, stream);
-        fold_update(master.data(), static_cast<bf16*>(nullptr), Z.data(), control.data(), batch, layout, 0.02f, stream);
+        fold_update(master.data(), static_cast<bf16*>(nullptr), Z.data(), control.data(), batch, layout, stream);
         return momentum.bytes() + Z.bytes() + master.bytes();
     });
 }

@@ -307,6 +307,19 @@ TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
     REQUIRE(attention_scratch_bytes({1, 8192, 512, 512, 64}, DType::f32) == size_t{1} << 32);
 }
 
+TEST_CASE("kernels/attention: scratch for T is enough for any shorter sequences, which form larger groups") {
+    for (DType dtype : {DType::f32, DType::bf16})
+        for (int heads : {1, 2, 12})
+            for (int B : {1, 3, 64, 1000}) {
+                size_t bytes = 0;
+                for (int T = 1; T <= 700; ++T) {
+                    const size_t bytes_of_shorter = bytes;
+                    bytes = attention_scratch_bytes({B, T, heads, heads, 8}, dtype);
+                    REQUIRE(bytes >= bytes_of_shorter);
+                }
+            }
+}
+
 TEST_CASE("kernels/attention: impossible shapes are refused") {
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 8, 3, 2, 4}, DType::f32), Error);
     REQUIRE_THROWS_AS(attention_scratch_bytes({1, 0, 2, 2, 4}, DType::f32), Error);

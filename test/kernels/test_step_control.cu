@@ -5,7 +5,8 @@
 using namespace teon;
 using namespace teon::test;
 
-static constexpr float kBeta1 = 0.9f, kBeta2 = 0.95f;
+static constexpr float kBeta1 = 0.9f;
+static constexpr float kBeta2 = 0.95f;
 
 TEST_CASE("kernels/step_control: clips, counts updates and corrects the bias") {
     Stream stream;

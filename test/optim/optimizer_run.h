@@ -45,8 +45,8 @@ struct Run {
     }
     void step(float scale = 1, int skip = 0, float lr_factor = 1) {
         updates += !skip;
-        const float bc1 = static_cast<float>(1 - std::pow(0.9, updates)),
-                    bc2 = static_cast<float>(1 - std::pow(0.95, updates));
+        const float bc1 = static_cast<float>(1 - std::pow(0.9, updates));
+        const float bc2 = static_cast<float>(1 - std::pow(0.95, updates));
         const StepControl c{.grad_norm = 1,
                             .scale = scale,
                             .skip = skip,

@@ -32,8 +32,11 @@ inline std::vector<TableShape> preset_shapes() {
 // A matrix without padding or weight decay.
 inline ParamRow matrix_row(std::string name, Role role, int layer, int rows, int cols) {
     ParamRow row;
-    row.name = std::move(name), row.role = role, row.layer = layer;
-    row.rows = row.logical_rows = rows, row.cols = row.logical_cols = cols;
+    row.name = std::move(name);
+    row.role = role;
+    row.layer = layer;
+    row.rows = row.logical_rows = rows;
+    row.cols = row.logical_cols = cols;
     return row;
 }
 
@@ -50,7 +53,8 @@ inline ParamTable make_table(const TableShape& s) {
         if (role == Role::mlp_down) row.cols = padded;
         table.add(row);
     };
-    const int KV = s.KV ? s.KV : s.C, Q = s.Q ? s.Q : s.C;
+    const int KV = s.KV ? s.KV : s.C;
+    const int Q = s.Q ? s.Q : s.C;
     add("wte", Role::token_embedding, -1, s.V, s.C);
     if (!s.llama) add("wpe", Role::position_embedding, -1, 64, s.C);
     for (int l = 0; l < s.L; ++l) {

@@ -33,7 +33,7 @@ struct StackRun {
         for (size_t i = 0; i < values.size(); ++i) {
             const int64_t at = static_cast<int64_t>(i) * stride();
             std::copy(values[i].begin(), values[i].end(), all.begin() + at);
-            table.push_back({at, at, at, at, -1.0f, 0.0f});
+            table.push_back({at, at, at, at, {.lr = 1.0f, .lr_scale = -1.0f}});
         }
         slices.set(all);
         upload(infos.data(), table.data(), std::ssize(table), context.stream);
@@ -49,7 +49,8 @@ struct StackRun {
         const Stream& stream = context.stream;
         const SliceBatch s = batch();
         const MatrixBatch matrices{count, u.rows(), u.cols(), u.ld, u.by_rows()};
-        Guarded<float> partial(int64_t{s.count} * momentum_parts(s), stream), scales(s.count, stream);
+        Guarded<float> partial(int64_t{s.count} * momentum_parts(s), stream);
+        Guarded<float> scales(s.count, stream);
         Guarded<T> Z(matrices.size(), stream);
         const int64_t bytes = ortho_scratch_bytes(method, matrices);
         Guarded<std::byte> scratch(bytes, stream);
@@ -61,8 +62,12 @@ struct StackRun {
         if (orthogonalized)
             O = static_cast<const T*>(orthogonalize(Z.data(), scratch.data(), matrices, method, context));
         Guarded<float> out(std::vector<float>(static_cast<size_t>(slices.size()), 0.0f), stream);
-        fold_update<T, float>(out.data(), nullptr, O, nullptr, s, u.layout(), 1.0f, stream);
-        partial.get(), scales.get(), Z.get(), scratch.get(), slices.get();  // canaries
+        fold_update<T, float>(out.data(), nullptr, O, nullptr, s, u.layout(), stream);
+        partial.get();
+        scales.get();
+        Z.get();
+        scratch.get();
+        slices.get();  // canaries
         std::vector<float> all = out.get();
         std::vector<std::vector<float>> result;
         for (int i = 0; i < s.count; ++i) {

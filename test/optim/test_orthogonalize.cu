@@ -57,7 +57,7 @@ Large large(Context& context, int rows, int cols) {
     Large l{rows, cols, random_values<float>(int64_t{rows} * cols, 7), {}};
     auto after = [&](int steps) {
         StackRun run(context, {l.x}, 1, rows, cols, 1,
-                     {.ortho = Ortho::polar_express, .steps = steps, .form = NsForm::standard, .dtype = DType::f32});
+                     {.ortho = Ortho::polar_express, .ns_steps = steps, .form = NsForm::standard, .dtype = DType::f32});
         return run.run_as_method()[0];
     };
     l.polar = after(14);
@@ -154,15 +154,14 @@ TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
 // stores the same type. With few singular values, the plain program may by chance be closer than its roundings, which
 // are added: R, Z and X in each step, and the norm of X, its root, its inverse and the quotient.
 double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
-    const Arithmetic& in = method.dtype == DType::f32    ? kPlain<float>
-                           : method.dtype == DType::bf16 ? kPlain<bf16>
-                                                         : kPlain<f16>;
+    const Arithmetic& in_16_bits = method.dtype == DType::bf16 ? kPlain<bf16> : kPlain<f16>;
+    const Arithmetic& in = method.dtype == DType::f32 ? kPlain<float> : in_16_bits;
     const NsSet set = ns_set(method.ortho);
-    auto restarts = [&](int step) { return restarts_after(method.dtype, step); };
+    auto restarts = [&](int ns_steps) { return restarts_after(method.dtype, ns_steps); };
     const Matrix plain = method.form == NsForm::gram
-                             ? gram_newton_schulz(x, set, method.steps, in, restarts, method.aol)
-                             : newton_schulz(x, set, method.steps, in, method.aol);
-    return 2 * relative(plain, exact) + (3 * method.steps + 4) * kUnitRoundoff<float>;
+                             ? gram_newton_schulz(x, set, method.ns_steps, in, restarts, method.aol)
+                             : newton_schulz(x, set, method.ns_steps, in, method.aol);
+    return 2 * relative(plain, exact) + (3 * method.ns_steps + 4) * kUnitRoundoff<float>;
 }
 // The same for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n changes the
 // matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The bound is the
@@ -176,7 +175,7 @@ double svd_bound(const Matrix& x, int rank) {
 void check_method(Context& context, const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
     const double d = relative(orthogonalized(context, x, method), exact);
     const double bound = rounding_bound(x, exact, method);
-    INFO(x.rows << " x " << x.cols << ", " << name_of(method.ortho) << ", " << method.steps << " steps, "
+    INFO(x.rows << " x " << x.cols << ", " << name_of(method.ortho) << ", " << method.ns_steps << " steps, "
                 << name_of(method.form) << ", " << name_of(method.dtype) << ": " << d << ", bound " << bound);
     REQUIRE(d <= bound);
 }
@@ -243,9 +242,11 @@ TEST_CASE("optim/orthogonalize: four steps with AOL are as accurate as five with
         for (Spectrum spectrum : {Spectrum::gaussian, Spectrum::harmonic}) {
             const Matrix x = input(spectrum, 128, 128, 5);
             const Matrix polar = polar_factor(x);
-            auto left = [&](const OrthoMethod& method) { return relative(orthogonalized(context, x, method), polar); };
-            const double five = left({ortho, 5, NsForm::standard, DType::f32});
-            const double aol = left({ortho, 4, NsForm::standard, DType::f32, true});
+            auto error_of_method = [&](const OrthoMethod& method) {
+                return relative(orthogonalized(context, x, method), polar);
+            };
+            const double five = error_of_method({ortho, 5, NsForm::standard, DType::f32});
+            const double aol = error_of_method({ortho, 4, NsForm::standard, DType::f32, true});
             INFO(name_of(ortho) << ", spectrum " << int(spectrum) << ": " << five << ", " << aol);
             if (spectrum == Spectrum::gaussian) REQUIRE(std::abs(aol - five) <= 0.03);  // .01 to .02 at 768
             if (spectrum == Spectrum::harmonic) REQUIRE(aol >= five + 0.01);            // .25 to .5 at 768
@@ -431,7 +432,7 @@ TEST_CASE("optim/orthogonalize: invalid arguments are errors") {
     Context context;
     Buffer<float> x(64);
     REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.form = NsForm::automatic}, context), Error);
-    REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.steps = 0}, context), Error);
+    REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.ns_steps = 0}, context), Error);
     REQUIRE_THROWS_AS(orthogonalize(x.data(), x.data(), {1, 8, 8, 7}, {}, context), Error);
     REQUIRE_THROWS_AS(
         orthogonalize(x.data(), x.data(), {1, 8, 8, 8}, {.ortho = Ortho::svd, .dtype = DType::bf16}, context), Error);

@@ -14,7 +14,8 @@ namespace {
 
 OptimizerOptions options_of(Method method, int K = 2) {
     OptimizerOptions o;
-    o.method = method, o.teon_k = K;
+    o.method = method;
+    o.teon_k = K;
     return o;
 }
 
@@ -74,7 +75,7 @@ TEST_CASE("optim/placement: every element belongs to one rank, and all elements 
                     for (int64_t i = row.offset; i < row.offset + row.size(); ++i)
                         REQUIRE((owner[i] >= 0 && owner[i] < ranks));
                 for (size_t s = 0; s < plan.stacks.size(); ++s)
-                    for (int r : plan.stacks[s].rows)
+                    for (int r : plan.stacks[s].params)
                         for (int64_t i = table[r].offset; i < table[r].offset + table[r].size(); ++i)
                             REQUIRE(owner[i] == ownership.placement().owner[s]);
                 // A rank's part of a run starts at an element of a parameter, never in a gap, which has no owner.

@@ -6,6 +6,7 @@
 #include "test/optim/optimizer_run.h"
 #include "test/optim/param_tables.h"
 #include "test/oracle/orthogonal.h"
+#include "test/oracle/update_rate.h"
 #include "test/support/catch.h"
 
 using namespace teon;
@@ -15,9 +16,11 @@ namespace {
 
 OptimizerOptions soap_options(int max_dim = 10000) {
     OptimizerOptions o;
-    o.method = Method::soap, o.lr = 0.01f;
+    o.method = Method::soap;
+    o.lr = 0.01f;
     o.beta1 = o.beta2 = 0.95f;
-    o.soap_frequency = 3, o.soap_max_dim = max_dim;
+    o.soap_frequency = 3;
+    o.soap_max_dim = max_dim;
     return o;
 }
 
@@ -107,7 +110,7 @@ struct SoapReference {
             for (int j = 0; j < v.cols; ++j) result(i, j) = v(order[i], j);
         return result;
     }
-    void step(const Matrix& unscaled, double scale, int t, double lr, double decay, Run& run, const std::string& name) {
+    void step(const Matrix& unscaled, double scale, int t, const OracleRate& rate, Run& run, const std::string& name) {
         const Matrix g = combination(scale, unscaled, 0, unscaled);
         const double b1 = o.beta1;
         const double b2 = o.beta2;
@@ -120,9 +123,10 @@ struct SoapReference {
                 n.a[i] *= std::sqrt(1 - std::pow(b2, t - 1)) / (1 - std::pow(b1, t - 1)) / (std::sqrt(V.a[i]) + o.eps);
             }
             const Matrix u = in_basis(n, transposed(BL), transposed(BR));
-            for (size_t i = 0; i < W.a.size(); ++i) {
-                const bool decays = !o.cautious_weight_decay || u.a[i] * W.a[i] >= 0;
-                W.a[i] = (W.a[i] - lr * u.a[i]) * (decays ? 1 - lr * decay : 1);
+            const double lr = rate.lr * rate.lr_factor;
+            for (size_t i = 0; i < W.a.size(); ++i) {  // decay comes after the update, as in the authors' program
+                const bool decays = !rate.cautious || u.a[i] * W.a[i] >= 0;
+                W.a[i] = (W.a[i] - lr * rate.lr_scale * u.a[i]) * (decays ? 1 - lr * rate.weight_decay : 1);
             }
         }
         const double keep = t > 1 ? b2 : 0;
@@ -147,7 +151,7 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
             OptimizerOptions options = soap_options(max_dim);
             options.cautious_weight_decay = cautious;
             options.weight_decay = cautious ? 0.02f : 0.1f;  // limits the effect of a rounded sign
-            options.lr_scale = {{Role::q, 0.5f}};
+            options.lr_scale = {{Role::q, 0.3f}};
             Run run(table, options);
             std::map<int, SoapReference> references;
             for (int row = 0; row < table.count(); ++row)
@@ -162,10 +166,9 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
                 for (auto& [row, reference] : references) {
                     const ParamRow& r = table[row];
                     const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
-                    // In the order of float: the schedule's factor, then the role's.
-                    const double lr = double{options.lr} * 0.7;
-                    const double role = r.role == Role::q ? 0.5 : 1.0;
-                    reference.step(g, scale, t, lr * role, options.weight_decay / role, run, r.name);
+                    const OracleRate rate{options.lr, r.role == Role::q ? 0.3 : 1.0, options.weight_decay, cautious,
+                                          0.7};
+                    reference.step(g, scale, t, rate, run, r.name);
                 }
             }
             for (auto& [row, reference] : references) {
@@ -182,7 +185,8 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
     const std::vector<float> before = run.all();
-    run.set_grads(1), run.step();
+    run.set_grads(1);
+    run.step();
     const std::vector<float> after = run.all();
     for (const ParamRow& row : table.rows()) {
         const bool same = std::equal(before.begin() + row.offset, before.begin() + row.offset + row.size(),
@@ -190,7 +194,8 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
         REQUIRE(same == is_hidden_matrix(row.role));
     }
     const std::string state = run.state_bytes();
-    run.set_grads(2), run.step(1, 1);
+    run.set_grads(2);
+    run.step(1, 1);
     REQUIRE((bytes_of(run.all()) == bytes_of(after) && run.state_bytes() == state));
     REQUIRE(run.optimizer.step_waits());
 
@@ -209,7 +214,34 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
     int64_t up = 0;
     for (const StateTensor& t : run.optimizer.state())
         if (t.name.starts_with("h.0.up.")) up += t.size();
-    REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8);
+    REQUIRE(up == 2 * 12 * 8 + 2 * 12 * 12 + 2 * 8 * 8 + 2);  // and the numbers of shared directions
+}
+
+TEST_CASE("optim/soap: the numbers of shared directions are state of their own, from which a run continues") {
+    const ParamTable table = make_table(kTable);
+    Run run(table, soap_options());
+    run.set_grads(1);
+    run.step();  // a 12 x 8 matrix has rank 8
+    REQUIRE(state_of(run, "h.0.up.left_shared")(0, 0) == 4);
+    REQUIRE(state_of(run, "h.0.up.right_shared")(0, 0) == 0);
+    run.set_grads(2);
+    run.step();
+    for (const double second : state_of(run, "h.0.up.v").a) REQUIRE(second >= 0);
+
+    Run resumed(table, soap_options());
+    for (int row = 0; row < table.count(); ++row) resumed.set(resumed.params.master(row), run.weights(row));
+    const std::vector<StateTensor> saved = run.optimizer.state();
+    const std::vector<StateTensor> loaded = resumed.optimizer.state();
+    for (size_t i = 0; i < saved.size(); ++i)
+        resumed.set(loaded[i].data, fetch(saved[i].data, saved[i].size(), run.context));
+    resumed.updates = run.updates;
+    for (int t = 3; t <= 8; ++t) {
+        run.set_grads(t);
+        run.step();
+        resumed.set_grads(t);
+        resumed.step();
+        REQUIRE(same_bits(resumed.all(), run.all()));
+    }
 }
 
 TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ranks do, give the same weights") {
@@ -221,7 +253,8 @@ TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ra
         Run other(table, options);
         const std::vector<float> begin = run.all();
         for (int t = 1; t <= 25; ++t) {
-            run.set_grads(t), run.step();
+            run.set_grads(t);
+            run.step();
             for (int row = 0; row < table.count(); ++row) {
                 std::vector<float> grad = random_values<float>(table[row].size(), uint64_t{1000} * t + row);
                 for (size_t i = 0; i < grad.size(); i += 2) grad[i] *= 1 + 0x1p-23f;
@@ -265,9 +298,9 @@ TEST_CASE("optim/soap: weights do not move along directions that no gradient had
         run.step();
     }
     const Matrix moved = combination(1, matrix_of(run.weights(row), m, n), -1, before);
-    const Matrix left = polar_factor(u);
-    const Matrix right = polar_factor(v);
-    const Matrix within = left * transposed(left) * moved * transposed(right) * right;
+    const Matrix left_factor = polar_factor(u);
+    const Matrix right_factor = polar_factor(v);
+    const Matrix within = left_factor * transposed(left_factor) * moved * transposed(right_factor) * right_factor;
     REQUIRE(frobenius(moved) >= 0.05);
     INFO(distance(moved, within) / frobenius(moved));
     // Rounding, 2^-24 of the gradient's largest elements, divided by 2^-10 of its root mean square: 2e-3 for each of 92
@@ -283,7 +316,8 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
     run.set_grads(1);
     run.set(run.params.grad(row), std::vector<float>(table[row].size(), 0));
     run.step();
-    run.set_grads(2), run.step();
+    run.set_grads(2);
+    run.step();
     const std::vector<float> after = run.weights(row);
     const double lr = soap_options().lr;
     const double keep = 1 - lr * soap_options().weight_decay * table[row].decay;

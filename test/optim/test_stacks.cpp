@@ -17,7 +17,9 @@ constexpr Role kHidden[] = {Role::q, Role::k, Role::v, Role::o, Role::mlp_up, Ro
 OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
                             std::set<Role> roles = {Role::q, Role::k, Role::v}) {
     OptimizerOptions o;
-    o.method = method, o.teon_k = K, o.teon_mode = mode;
+    o.method = method;
+    o.teon_k = K;
+    o.teon_mode = mode;
     o.teon_roles = std::move(roles);
     return o;
 }
@@ -25,9 +27,9 @@ OptimizerOptions options_of(Method method, int K = 2, int mode = 1,
 // Returns whether the plan contains each row exactly once.
 bool covers_once(const ParamTable& table, const OptimizerPlan& plan) {
     std::vector<int> seen(table.count(), 0);
-    for (int row : plan.element_rows) seen[row]++;
+    for (int row : plan.element_params) ++seen[row];
     for (const Stack& stack : plan.stacks)
-        for (int row : stack.rows) seen[row]++;
+        for (int row : stack.params) ++seen[row];
     for (int count : seen)
         if (count != 1) return false;
     return true;
@@ -39,7 +41,7 @@ bool stacks_are_right(const ParamTable& table, const OptimizerPlan& plan, const 
     for (const Stack& stack : plan.stacks) {
         const int K = o.method == Method::teon && o.teon_roles.contains(stack.role) ? o.teon_k : 1;
         int& layer = next_layer[stack.role];
-        for (int row : stack.rows) {
+        for (int row : stack.params) {
             const ParamRow& r = table[row];
             if (r.role != stack.role || r.layer != layer++ || r.rows != stack.m || r.cols != stack.n) return false;
         }
@@ -88,7 +90,7 @@ TEST_CASE("optim/stacks: AdamW has no stacks, Muon has one per hidden matrix") {
     const OptimizerPlan muon = plan_optimizer(table, options_of(Method::muon));
     REQUIRE(muon.stacks.size() == 12 * 6);
     for (const Stack& stack : muon.stacks) REQUIRE((stack.K() == 1 && stack.mode == 1));
-    for (int row : muon.element_rows) REQUIRE(!is_hidden_matrix(table[row].role));
+    for (int row : muon.element_params) REQUIRE(!is_hidden_matrix(table[row].role));
 }
 
 TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role, in chunks of bounded scratch") {
@@ -109,7 +111,7 @@ TEST_CASE("optim/stacks: stacks of equal shape share a group, regardless of role
             std::vector<int> seen(p.stacks.size(), 0);
             int64_t largest = 0;
             for (const StackGroup& group : group_stacks(p, o)) {
-                for (int s : group.stacks) seen[s]++;
+                for (int s : group.stacks) ++seen[s];
                 REQUIRE((group.chunk >= 1 && group.chunk <= static_cast<int>(group.stacks.size())));
                 REQUIRE((scratch_bytes(group) <= kScratchBound || group.chunk == 1));
                 largest = std::max(largest, scratch_bytes(group));
@@ -155,10 +157,10 @@ TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and the same
     for (const Stack& s : plan.stacks) {
         const bool split = s.role == Role::q || s.role == Role::k || s.role == Role::v;
         REQUIRE(s.heads == (split ? 4 : 1));
-        REQUIRE(s.m * s.heads == table[s.rows[0]].rows);
+        REQUIRE(s.m * s.heads == table[s.params[0]].rows);
         // The size of the update is that of the whole matrix: sqrt(rows / columns) of the parameter.
-        const ParamRow& r = table[s.rows[0]];
-        REQUIRE(std::abs(step_factor(s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
+        const ParamRow& r = table[s.params[0]];
+        REQUIRE(std::abs(update_scale(s, o) - std::sqrt(double(r.rows) / r.cols)) <= 1e-12);
     }
     for (const StackGroup& group : group_stacks(plan, o)) {
         REQUIRE(group.slices(1) == group.heads * group.unfolding.K);
@@ -173,9 +175,9 @@ TEST_CASE("optim/stacks: runs of rows with the same update cover AdamW's rows") 
     const OptimizerPlan plan = plan_optimizer(table, o);
     std::vector<int> seen(table.count(), 0);
     const auto runs = element_runs(table, plan, o);
-    REQUIRE(runs.size() < plan.element_rows.size());
+    REQUIRE(runs.size() < plan.element_params.size());
     for (const ElementRun& run : runs) {
-        for (int row : run.rows) {
+        for (int row : run.params) {
             const ParamRow& r = table[row];
             ++seen[row];
             REQUIRE(r.decay == run.decay);
@@ -190,7 +192,7 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
     const ParamTable table = make_table({4, 2048, 5461, 100, true, 0, 5464});
     auto factor = [&](OptimizerOptions o, Role role) {
         for (const Stack& s : plan_optimizer(table, o).stacks)
-            if (s.role == role) return step_factor(s, o);
+            if (s.role == role) return update_scale(s, o);
         return 0.0;
     };
     auto close = [](double a, double b) { return std::abs(a - b) <= 1e-6 * b; };  // lr_scale is a float
@@ -222,7 +224,7 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
         o.teon_mode = 3;
         REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
         for (const Stack& s : plan_optimizer(table, o).stacks)  // also of the last stack, which has one layer if K = 3
-            if (s.role == Role::q) REQUIRE(close(step_factor(s, o), std::sqrt(2048.0)));
+            if (s.role == Role::q) REQUIRE(close(update_scale(s, o), std::sqrt(2048.0)));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "base/integer.h"
 #include "optim/unfold.h"
 #include "test/optim/stack_run.h"
+#include "test/oracle/update_rate.h"
 #include "test/support/catch.h"
 #include "test/support/os_threads.h"
 
@@ -163,8 +164,8 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
                 Guarded<float> momentum(m0, stream);
                 Guarded<float> grad(g, stream);
                 // The second slice's gradient precedes the first slice's.
-                Guarded<Slice> infos(
-                    std::vector<Slice>{{stride + gap, 0, 0, gap, 0, 0}, {gap, 0, 0, stride + gap, 0, 0}}, stream);
+                Guarded<Slice> infos(std::vector<Slice>{{stride + gap, 0, 0, gap, {}}, {gap, 0, 0, stride + gap, {}}},
+                                     stream);
                 const SliceBatch batch{infos.data(), 2, s.m, s.n, aligned};
                 const int parts = momentum_parts(batch);
                 Guarded<float> partial(2 * parts, stream);
@@ -196,28 +197,31 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
 
 TEST_CASE("kernels/teon: the update decays and steps the master weights and rounds them to the working weights") {
     Stream stream;
-    const Shape s{24, 48, 2};
+    const Shape s{24, 48, 3};
     const Unfolding u(1, s.m, s.n, s.K, 16);
     const int64_t n = int64_t{s.m} * s.n;
-    const auto w = random_values<float>(2 * n, 1);
+    const auto w = random_values<float>(s.K * n, 1);
     const auto o = random_values<float>(u.size(), 2);
     Guarded<float> master(w, stream);
     Guarded<float> Z(o, stream);
-    Guarded<bf16> work(2 * n, stream);
-    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 0.5f, 0.1f}, {0, n, n, 0, 2.0f, 0.0f}}, stream);
-    Guarded<StepControl> control(std::vector<StepControl>{control_of(0.25f, 0)}, stream);
-    fold_update(master.data(), work.data(), Z.data(), control.data(), {infos.data(), 2, s.m, s.n, true}, u.layout(),
-                0.02f, stream);
+    Guarded<bf16> work(s.K * n, stream);
+    const UpdateRate rates[] = {{0.02f, 0.5f, 4.0f}, {0.05f, 2.0f, 0.0f}, {0.02f, 3.0f, 4.0f, true}};
+    Guarded<Slice> infos(
+        std::vector<Slice>{{0, 0, 0, 0, rates[0]}, {0, n, n, 0, rates[1]}, {0, 2 * n, 2 * n, 0, rates[2]}}, stream);
+    StepControl step = control_of(0.25f, 0);
+    step.lr_factor = 0.7f;
+    Guarded<StepControl> control(std::vector<StepControl>{step}, stream);
+    fold_update(master.data(), work.data(), Z.data(), control.data(), {infos.data(), s.K, s.m, s.n, true}, u.layout(),
+                stream);
     std::vector<Tracked> expected;
-    for (int k = 0; k < 2; ++k)
+    for (int k = 0; k < s.K; ++k) {
+        const UpdateRate& r = rates[k];
+        const OracleRate rate{r.lr, r.lr_scale, r.weight_decay, r.cautious, step.lr_factor};
         for (int i = 0; i < s.m; ++i)
-            for (int j = 0; j < s.n; ++j) {
-                const double decay = k == 0 ? 0.1f : 0.0f;
-                const double step = k == 0 ? 0.5 : 2.0;
-                expected.push_back(Tracked(w[k * n + i * s.n + j]) * Tracked(1 - double{0.02f} * decay) -
-                                   Tracked(double{0.02f} * step) * Tracked(o[i * u.ld + k * s.n + j]));
-            }
-    REQUIRE(compare(master.get(), expected, 4.0));  // lr decay, 1 - lr decay, lr step, and two products
+            for (int j = 0; j < s.n; ++j)
+                expected.push_back(updated(Tracked(w[k * n + i * s.n + j]), Tracked(o[i * u.ld + k * s.n + j]), rate));
+    }
+    REQUIRE(compare(master.get(), expected, 4.0));  // lr, lr lr_scale, 1 - lr decay, and two products
     const auto masters = master.get();
     const auto works = work.get();
     std::vector<bf16> rounded;
@@ -235,10 +239,10 @@ TEST_CASE("kernels/teon: with cautious weight decay, an update of exactly zero d
     o[1] = w[1] > 0 ? -1.0f : 1.0f;  // moves its weight away from zero: no decay
     Guarded<float> master(w, stream);
     Guarded<float> Z(o, stream);
-    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1.0f, 0.5f}}, stream);
+    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, {0.5f, 1.0f, 0.5f, /*cautious=*/true}}}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 0)}, stream);
     fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), {infos.data(), 1, s.m, s.n, true},
-                              u.layout(), 0.5f, stream, nullptr, /*cautious=*/true);
+                              u.layout(), stream);
     for (int64_t i = 0; i < n; ++i) w[i] = i == 1 ? w[i] - 0.5f * o[i] : 0.75f * w[i];  // 1 - 0.5 * 0.5
     REQUIRE(same_bits(master.get(), w));
 }
@@ -256,7 +260,7 @@ TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or rep
     Guarded<float> grad(g, stream);
     Guarded<float> Z(u.size(), stream);
     Guarded<float> scales(2, stream);
-    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, 1, 0.1f}, {n, n, n, n, 1, 0.1f}}, stream);
+    Guarded<Slice> infos(std::vector<Slice>{{0, 0, 0, 0, {0.1f, 1, 0.1f}}, {n, n, n, n, {0.1f, 1, 0.1f}}}, stream);
     Guarded<int> nonfinite(std::vector<int>{0}, stream);
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 1)}, stream);
     const SliceBatch batch{infos.data(), 2, s.m, s.n, true};
@@ -265,7 +269,7 @@ TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or rep
     slice_scales(scales.data(), nonfinite.data(), partial.data(), control.data(), momentum_parts(batch), 1, 2, 1, false,
                  stream);
     unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, u.layout(), 0.9f, stream);
-    fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), batch, u.layout(), 0.1f, stream);
+    fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), batch, u.layout(), stream);
     REQUIRE(same_bits(momentum.get(), m));
     REQUIRE(same_bits(master.get(), w));
     REQUIRE(nonfinite.get()[0] == 0);

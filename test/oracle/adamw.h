@@ -1,11 +1,10 @@
-// AdamW, serial: Algorithm 2 of Loshchilov & Hutter, arXiv 1711.05101, with decay scaled by the learning rate. R is
-// double or Tracked.
+// AdamW, serial: Algorithm 2 of Loshchilov & Hutter, arXiv 1711.05101. R is double or Tracked.
 #pragma once
 
 #include <cmath>
 #include <vector>
 
-#include "test/oracle/tracked.h"
+#include "test/oracle/update_rate.h"
 
 namespace teon::test {
 
@@ -15,16 +14,18 @@ struct AdamwState {
 };
 
 template <typename R>
-void adamw_update(AdamwState<R>& state, const std::vector<R>& grad, double scale, int t, double lr, double beta1,
-                  double beta2, double eps, double weight_decay) {
+void adamw_update(AdamwState<R>& state, const std::vector<R>& grad, double scale, int t, const OracleRate& rate,
+                  double beta1, double beta2, double eps) {
     using std::sqrt;
     for (size_t i = 0; i < grad.size(); ++i) {
-        R &w = state.weight[i], &m = state.m[i], &v = state.v[i];
+        R& m = state.m[i];
+        R& v = state.v[i];
         const R g = grad[i] * R(scale);
         m = R(beta1) * m + R(1.0 - beta1) * g;
         v = R(beta2) * v + R(1.0 - beta2) * g * g;
-        const R m_hat = m / R(1.0 - std::pow(beta1, t)), v_hat = v / R(1.0 - std::pow(beta2, t));
-        w = w - R(lr) * m_hat / (sqrt(v_hat) + R(eps)) - R(lr * weight_decay) * w;
+        const R m_hat = m / R(1.0 - std::pow(beta1, t));
+        const R v_hat = v / R(1.0 - std::pow(beta2, t));
+        state.weight[i] = updated(state.weight[i], m_hat / (sqrt(v_hat) + R(eps)), rate);
     }
 }
 

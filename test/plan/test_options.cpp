@@ -342,14 +342,14 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     for (const auto& config : {std::vector<std::string>{"--config", other}, {"--config=" + other}}) {
         std::vector<std::string> flags = config;
         flags.insert(flags.end(), {"--resume", "--out", folder.path(), "--lr", "0.5"});
-        const Options own = *parse(flags);
-        REQUIRE(own.config_fault == "");
-        REQUIRE(own.steps == 500);
-        REQUIRE(own.tokens == 0);
-        REQUIRE(own.fields.empty());
-        REQUIRE(own.keep_last == 3);
-        REQUIRE(own.micro_batch == 0);
-        REQUIRE(own.optimizer.lr == 0.5f);
+        const Options own_options = *parse(flags);
+        REQUIRE(own_options.config_fault == "");
+        REQUIRE(own_options.steps == 500);
+        REQUIRE(own_options.tokens == 0);
+        REQUIRE(own_options.fields.empty());
+        REQUIRE(own_options.keep_last == 3);
+        REQUIRE(own_options.micro_batch == 0);
+        REQUIRE(own_options.optimizer.lr == 0.5f);
     }
     // A prompt of one kind replaces the run's prompt of the other kind.
     save({"--data", "x", "--sample-every", "5", "--prompt-tokens", "1,2"});
@@ -365,6 +365,15 @@ TEST_CASE("plan/options: a run's config.json configures another run or a resumed
     REQUIRE(parse({"--config", path, "--optimizer", "muon"})->optimizer.lr == info_of(Method::muon).lr);
     REQUIRE(!parse({"--config", path, "--optimizer", "muon"})->adamw_lr);  // the default of the model's width
     REQUIRE(parse({"--config", path, "--optimizer", "muon", "--adamw-lr", "0.7"})->adamw_lr == 0.7f);
+    REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == info_of(Method::lion).beta2);
+    save({"--data", "x", "--beta2", "0.9", "--weight-decay", "1", "--schedule", "cosine", "--min-lr-ratio", "0.3"});
+    REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == 0.9f);
+    REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.3);
+    save({"--data", "x", "--optimizer", "muon", "--ns-steps", "7", "--adamw-weight-decay", "2"});
+    REQUIRE(parse({"--config", path, "--ns-aol"})->optimizer.ns_steps == 7);
+    REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 2.0f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_weight_decay == 0.1f);
+    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.ns_steps == OptimizerOptions().ns_steps);
     save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
     REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
@@ -443,11 +452,11 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype fp8")) {
         const std::vector<std::string> flags = words(flag);
-        const std::vector<std::string> found = changed({}, flags);
-        REQUIRE(found.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
-                                     ? 2
-                                     : 1));  // the flag, and perhaps a value that follows from it
-        REQUIRE(found[0].find(flags[0] + " ") == 0);
-        REQUIRE(contains(found[0], "(was "));
+        const std::vector<std::string> changes = changed({}, flags);
+        REQUIRE(changes.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
+                                       ? 2
+                                       : 1));  // the flag, and perhaps a value that follows from it
+        REQUIRE(changes[0].find(flags[0] + " ") == 0);
+        REQUIRE(contains(changes[0], "(was "));
     }
 }

@@ -164,18 +164,18 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     const std::string text = report("--plan-for h100 --tokens 1e10 --batch-tokens 524288 --ranks 8", 8);
     double ms = 0;
     double hours = 0;
-    double least = 0;
-    double most = 0;
+    double least_hours = 0;
+    double most_hours = 0;
     double gpu_hours = 0;
     double mfu = 0;
     REQUIRE(std::sscanf(text.c_str() + text.find("\n  step "), "\n  step %lf ms", &ms) == 1);
     const size_t end = text.find("the whole run\n");
     REQUIRE(std::sscanf(text.c_str() + text.find("  time  ", end), " time %lf hours (%lf to %lf) on 8 h100, %lf",
-                        &hours, &least, &most, &gpu_hours) == 4);
+                        &hours, &least_hours, &most_hours, &gpu_hours) == 4);
     REQUIRE(std::abs(hours / (19073 * ms / 3.6e6) - 1) < 0.01);
     REQUIRE(std::abs(gpu_hours / (8 * hours) - 1) < 0.01);
-    REQUIRE(std::abs(most / hours / std::exp(0.13) - 1) < 0.01);
-    REQUIRE(std::abs(hours / least / std::exp(0.13) - 1) < 0.01);
+    REQUIRE(std::abs(most_hours / hours / std::exp(0.13) - 1) < 0.01);
+    REQUIRE(std::abs(hours / least_hours / std::exp(0.13) - 1) < 0.01);
     REQUIRE(std::sscanf(text.c_str() + text.find("tokens/s, ", end), "tokens/s, %lf%% MFU", &mfu) == 1);
     // GPT-2 124M at T = 1024: 798 MFLOP per token (attention causal, with the head).
     REQUIRE(std::abs(mfu / (100 * 524288e3 / ms * 798e6 / (8 * 989e12)) - 1) < 0.05);
