@@ -25,7 +25,8 @@ TEON_D float gelu_tanh(float x) {
 // float precision, so x is clamped to +-9.5: the cubic of a large x would overflow and turn 0 * inf into NaN. A NaN
 // stays NaN.
 TEON_D float gelu_tanh_grad(float x) {
-    float y = x < -9.5f ? -9.5f : x > 9.5f ? 9.5f : x;
+    const float bounded_below = x < -9.5f ? -9.5f : x;
+    const float y = bounded_below > 9.5f ? 9.5f : bounded_below;
     float v = y * fmaf(kGeluCubic, y * y, kGeluLinear);
     float e = exp_fast(-v);
     float s = div_fast(1.0f, 1.0f + e);
@@ -40,7 +41,9 @@ struct Normal {
     float distribution, density;
 };
 TEON_D Normal normal(float x) {
-    const float z = fabsf(x), e = exp_fast(-0.5f * z * z), t = div_fast(1.0f, fmaf(0.25f, z, 1.0f));
+    const float z = fabsf(x);
+    const float e = exp_fast(-0.5f * z * z);
+    const float t = div_fast(1.0f, fmaf(0.25f, z, 1.0f));
     float q = 0.019781971350312233f;
     q = fmaf(q, t, -0.0808771401643753f);
     q = fmaf(q, t, 0.09559677541255951f);

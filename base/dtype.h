@@ -78,10 +78,13 @@ struct f16 {
 #if defined(__CUDA_ARCH__)
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
 #else
-        uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+        uint32_t u = float_bits(x);
+        uint32_t sign = (u >> 16) & 0x8000u;
+        uint32_t a = u & 0x7fffffffu;
         uint32_t h;
         if (a > 0x7f800000u) {
-            h = kNarrowNaN, sign = 0;
+            h = kNarrowNaN;
+            sign = 0;
         } else if (a >= 0x477ff000u) {  // rounds to 2^16 or beyond
             h = 0x7c00u;
         } else if (a < 0x38800000u) {  // subnormal half: let float addition do the rounding
@@ -98,7 +101,9 @@ struct f16 {
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
         return x;
 #else
-        uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, e = (bits >> 10) & 0x1fu, m = bits & 0x3ffu;
+        uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+        uint32_t e = (bits >> 10) & 0x1fu;
+        uint32_t m = bits & 0x3ffu;
         if (e == 0) return bits_float(sign | float_bits(static_cast<float>(m) * 5.9604644775390625e-8f));
         if (e == 31) return bits_float(sign | 0x7f800000u | (m << 13));
         return bits_float(sign | ((e + 112u) << 23) | (m << 13));
@@ -118,9 +123,11 @@ struct Fp8 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
         bits = static_cast<uint8_t>(round_two(x, 0.0f));
 #else
-        constexpr uint32_t drop = 23 - MANTISSA, least_normal = (128u - BIAS) << 23;
+        constexpr uint32_t drop = 23 - MANTISSA;
+        constexpr uint32_t least_normal = (128u - BIAS) << 23;
         constexpr uint32_t unit = (127u + drop + 1 - BIAS) << 23;  // a float whose last bit is the least number
-        const uint32_t u = float_bits(x), a = u & 0x7fffffffu;
+        const uint32_t u = float_bits(x);
+        const uint32_t a = u & 0x7fffffffu;
         const uint32_t normal = (a - ((127u - BIAS) << 23) + (1u << (drop - 1)) - 1 + ((a >> drop) & 1)) >> drop;
         const uint32_t subnormal = float_bits(bits_float(a) + bits_float(unit)) - unit;
         const uint32_t rounded = a < least_normal ? subnormal : normal;
@@ -129,7 +136,9 @@ struct Fp8 {
 #endif
     }
     TEON_HD operator float() const {
-        const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24, a = bits & 0x7fu, e = a >> MANTISSA;
+        const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+        const uint32_t a = bits & 0x7fu;
+        const uint32_t e = a >> MANTISSA;
         constexpr uint32_t infinity = MANTISSA == 2 ? LARGEST + 1u : 0;  // E5M2's code of it; E4M3 has none
         constexpr uint32_t least = (128u - BIAS - MANTISSA) << 23;       // the least number, as a float
         if (a > LARGEST) return bits_float(sign | (a == infinity ? 0x7f800000u : 0x7fc00000u));

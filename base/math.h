@@ -42,7 +42,8 @@ inline constexpr uint32_t kRoundBits = 0x4b400000u;
 // Returns p * 2^n, where n = float_bits(sum) - kRoundBits is an integer and -252 <= n <= 254. Two exact powers of two
 // are multiplied one after the other, so that the product overflows and underflows correctly.
 TEON_HD float scale(float p, float sum) {
-    const int32_t n = static_cast<int32_t>(float_bits(sum) - kRoundBits), half = n >> 1;
+    const int32_t n = static_cast<int32_t>(float_bits(sum) - kRoundBits);
+    const int32_t half = n >> 1;
     const float first = bits_float(static_cast<uint32_t>(half + 127) << 23);
     const float second = bits_float(static_cast<uint32_t>(n - half + 127) << 23);
     return p * first * second;
@@ -53,7 +54,9 @@ TEON_HD float at_least(float x, float low) { return x < low ? low : x; }
 TEON_HD float at_most(float x, float high) { return x > high ? high : x; }
 
 // ln(2) as the sum of two parts; n times the first part is exact for |n| < 2^15.
-inline constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f, kLog2E = 1.44269504f;
+inline constexpr float kLn2High = 0.693359375f;
+inline constexpr float kLn2Low = -2.12194440e-4f;
+inline constexpr float kLog2E = 1.44269504f;
 
 }  // namespace detail
 
@@ -61,7 +64,8 @@ inline constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f, kLog2
 TEON_HD float exp_fast(float x) {
     using namespace detail;
     x = at_most(at_least(x, -104.0f), 89.0f);  // beyond these the result is 0 or inf
-    const float sum = __builtin_fmaf(x, kLog2E, kRound), n = sum - kRound;
+    const float sum = __builtin_fmaf(x, kLog2E, kRound);
+    const float n = sum - kRound;
     const float r = __builtin_fmaf(n, -kLn2Low, __builtin_fmaf(n, -kLn2High, x));
     return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
 }
@@ -70,7 +74,9 @@ TEON_HD float exp_fast(float x) {
 TEON_HD float exp2_fast(float x) {
     using namespace detail;
     x = at_most(at_least(x, -151.0f), 129.0f);
-    const float sum = x + kRound, n = sum - kRound, r = (x - n) * 0.693147181f;
+    const float sum = x + kRound;
+    const float n = sum - kRound;
+    const float r = (x - n) * 0.693147181f;
     return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
 }
 

@@ -32,7 +32,6 @@ RULES = {
 }
 # Faults that each folder may still have.
 ALLOWED = {
-    "base": "comma declarations ternary",
     "bench": "long",
     "kernels": "long",
     "runtime": "long",
@@ -41,7 +40,6 @@ ALLOWED = {
     "test/oracle": "ternary",
     "test/plan": "long",
     "test/runtime": "comma adjective",
-    "test/support": "comma declarations",
 }
 
 TOKEN = re.compile(r"""

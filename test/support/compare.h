@@ -85,17 +85,23 @@ Comparison compare(const std::vector<T>& actual, const std::vector<double>& expe
                    const std::vector<double>& tolerance) {
     if (actual.size() != expected.size() || expected.size() != tolerance.size())
         return {fmt::format("{} values, {} expected, {} tolerances", actual.size(), expected.size(), tolerance.size())};
-    int64_t wrong = 0, worst = -1;
+    int64_t wrong = 0;
+    int64_t worst = -1;
     double worst_ratio = -1.0;
     for (size_t i = 0; i < actual.size(); ++i) {
-        double a = static_cast<double>(actual[i]), e = expected[i], tol = tolerance[i];
+        double a = static_cast<double>(actual[i]);
+        double e = expected[i];
+        double tol = tolerance[i];
         if (!std::isfinite(e) || !std::isfinite(tol))
             return {fmt::format("the oracle is not finite: [{}] is {}, tolerance {}", i, e, tol)};
         double diff = std::abs(a - e);
         if (std::isfinite(a) && diff <= tol) continue;
         ++wrong;
         double ratio = !std::isfinite(a) || tol == 0.0 ? std::numeric_limits<double>::infinity() : diff / tol;
-        if (ratio > worst_ratio) worst_ratio = ratio, worst = static_cast<int64_t>(i);
+        if (ratio > worst_ratio) {
+            worst_ratio = ratio;
+            worst = static_cast<int64_t>(i);
+        }
     }
     if (wrong == 0) return {};
     size_t w = static_cast<size_t>(worst);
@@ -112,7 +118,8 @@ Comparison compare(const std::vector<T>& actual, const std::vector<double>& expe
 // to float of the sum of all magnitudes that went into it (Tracked's magnitude), plus the error of underflow.
 template <typename T>
 Comparison compare(const std::vector<T>& actual, const std::vector<Tracked>& expected, double c) {
-    std::vector<double> values, tolerance;
+    std::vector<double> values;
+    std::vector<double> tolerance;
     for (const Tracked& e : expected) {
         values.push_back(e.value);
         tolerance.push_back(kUnitRoundoff<T> * std::abs(e.value) + c * kUnitRoundoff<float> * e.magnitude +

@@ -29,7 +29,8 @@ public:
             int t = static_cast<int>(i) % T;
             positions[i] = doc_start.empty() ? t : t - doc_start[i];
         }
-        batch_.B = B, batch_.T = T;
+        batch_.B = B;
+        batch_.T = T;
         batch_.tokens = put(tokens, stream);
         batch_.targets = put(targets, stream);
         batch_.positions = put(positions, stream);

@@ -56,7 +56,8 @@ struct ModelRunner {
 
 // Returns ||a - b|| / ||b||; infinity if the lengths differ or a value is not finite.
 inline double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
-    double diff = 0, norm = 0;
+    double diff = 0;
+    double norm = 0;
     for (size_t i = 0; i < b.size(); ++i) {
         diff += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
         norm += double{b[i]} * b[i];
@@ -71,7 +72,8 @@ inline double relative_distance(const std::vector<float>& a, const std::vector<f
 // u sqrt(n / 6). A gradient passes through 18 products per layer (6 forward, 12 backward) and 3 of the head. Each
 // product adds an error of its own, in both computations.
 inline double rounding_distance(const DecoderConfig& c, int tokens) {
-    const double terms = std::max({c.C, c.F, c.V, tokens}), products = 18.0 * c.L + 3;
+    const double terms = std::max({c.C, c.F, c.V, tokens});
+    const double products = 18.0 * c.L + 3;
     return kUnitRoundoff<float> * std::sqrt(terms / 6) * std::sqrt(2 * products);
 }
 

@@ -16,7 +16,8 @@
 
 namespace teon::test {
 
-inline const ModelFamily kGpt2 = gpt2_family(), kLlama = llama_family();
+inline const ModelFamily kGpt2 = gpt2_family();
+inline const ModelFamily kLlama = llama_family();
 
 inline std::vector<std::string> words(const std::string& text) {
     std::istringstream in(text);
