@@ -94,6 +94,8 @@ std::string shortened(std::string_view text) {
     return without_middle(out, kMost);
 }
 
+double as_written(float x) { return std::stod(fmt::format("{}", x)); }
+
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
     size_t begin = 0;

@@ -12,6 +12,10 @@ std::string bytes_text(double bytes);       // "1.50 GiB", "12 B"
 std::string count_text(double n);           // "12.30M", "7"
 std::string duration_text(double seconds);  // "1h02m", "3m12s", "45s"
 
+// Returns the shortest decimal number that rounds to x: 1e-05, not 9.999999747378752e-06.
+double as_written(float x);
+inline double as_written(double x) { return x; }
+
 // Wraps the text to `width` columns. Each line but the first begins with `indent` blanks.
 std::string wrapped(const std::string& text, size_t indent, size_t width);
 

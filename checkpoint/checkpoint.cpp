@@ -110,7 +110,7 @@ json to_json(const TrainingState& s) {
                {{"skipped_in_row", s.control.skipped_in_row},
                 {"loss", stats_json(s.control.loss_stats)},
                 {"grad_norm", stats_json(s.control.grad_norm_stats)}}},
-              {"run", s.run}};
+              {"run", *s.run}};
     if (s.interim) j["interim"] = true;
     if (s.log) j["log"] = {{"bytes", s.log->bytes}, {"xxh3", hex(s.log->xxh3)}};
     return j;
@@ -177,7 +177,7 @@ TrainingState training_state(const json& j, const std::string& path) {
     s.control.loss_stats = stats("loss");
     s.control.grad_norm_stats = stats("grad_norm");
     s.run = o.at<json>("run");
-    check_run(s.run, path + ": run");
+    check_run(*s.run, path + ": run");
     for (const auto& [key, value] : {std::pair{"step", s.step},
                                      {"tokens", s.tokens},
                                      {"next_sample", s.next_sample},

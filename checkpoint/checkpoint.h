@@ -16,11 +16,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "files/json_member.h"
 #include "model/param_store.h"
 #include "optim/optimizer.h"
 
@@ -40,7 +41,7 @@ struct TrainingState {
     StepControl control;             // updates applied and the guard's statistics
     bool interim = false;            // due by time, not by step: the next checkpoint replaces it
     std::optional<LogPosition> log;  // the end of metrics.jsonl, if the run has one
-    nlohmann::json run;              // options, model and data, which --resume compares (plan/description.h)
+    JsonMember run;                  // options, model and data, which --resume compares (plan/description.h)
 };
 nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "checkpoint/safetensors.h"
@@ -183,7 +184,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
     const ParamTable& table = params_.table();
     const std::map<std::string, std::string> format = {{"format", "pt"}};
 
-    write_text("config.json", plan_.hf_config.dump(2) + "\n");
+    write_text("config.json", plan_.config);
     {
         const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
         std::vector<TensorData> described;

@@ -33,7 +33,7 @@ struct CheckpointPlan {
     // Makes the log so far durable before the checkpoint is durable, because resuming cuts the log at the checkpoint's
     // step. If it throws, nothing is saved. Called from the writer's thread; may be empty.
     std::function<void()> sync_log;
-    nlohmann::ordered_json hf_config;     // config.json
+    std::string config;                   // the text of config.json
     int64_t shard_bytes = 5'000'000'000;  // most bytes of a model file: the default of transformers' save_pretrained
     // The tokenizer's files: path within the checkpoint (at most one folder deep), content.
     std::vector<std::pair<std::string, std::string>> extra_files;

@@ -103,8 +103,6 @@ json read_json(const std::string& path, const JsonLimits& limits) {
     return parse_json(read_text(path, limits.bytes), path, limits);
 }
 
-double as_written(float x) { return std::stod(fmt::format("{}", x)); }
-
 std::string shown(const json& value) {
     constexpr size_t kMost = 60;
     if (value.is_structured() && value.size() > kMost)

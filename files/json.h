@@ -31,10 +31,6 @@ std::string shown(const nlohmann::json& value);
 
 bool is_utf8(std::string_view text);
 
-// Returns the shortest decimal number that rounds to x: 1e-05, not 9.999999747378752e-06.
-double as_written(float x);
-inline double as_written(double x) { return x; }
-
 // Returns the value as a T without conversion: bool, a whole number within T's range, a finite float or double,
 // std::string, or any json. Throws UsageError "WHERE is 3.5, expected a whole number".
 template <typename T>

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "options/option_table.h"
+
 namespace teon {
 
 void add_sampling_flags(OptionTable& table, SamplingOptions& o) {

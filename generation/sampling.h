@@ -11,9 +11,10 @@
 
 #include "data/tokenizer.h"
 #include "generation/generator.h"
-#include "options/option_table.h"
 
 namespace teon {
+
+class OptionTable;
 
 struct SamplingOptions {
     std::string prompt;

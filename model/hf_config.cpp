@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/text.h"
+
 namespace teon {
 
 HfReader HfReader::object(const std::string& key) {

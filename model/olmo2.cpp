@@ -1,5 +1,7 @@
 #include "model/olmo2.h"
 
+#include <nlohmann/json.hpp>
+
 #include "model/llama.h"
 
 namespace teon {

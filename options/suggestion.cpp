@@ -4,6 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "options/option_table.h"
+
 namespace teon {
 
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "options/option_table.h"
-
 namespace teon {
+
+class OptionTable;
 
 // Returns the end of a message about an unknown flag: "; did you mean --layers?" for the flag with the most similar
 // spelling, "; write --lr X" or another sentence for a name from other programs, "" if no flag resembles it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
@@ -194,7 +195,7 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
 
 json check_unchanged(const RunPlan& p, const TrainingState& state) {
     const json now = run_json(p);
-    const json& saved = state.run;
+    const json& saved = *state.run;
     CHECK_USAGE(saved.value("program", "") == now.at("program").get<std::string>(),
                 "--resume: the run in --out is one of {}", saved.value("program", "?"));
     std::vector<std::string> changed = changed_options(*p.family, saved.value("options", json::object()), p.options);

@@ -1,7 +1,7 @@
 // The description of a run as JSON: for config.json in its folder, for its checkpoints, and for --resume to compare.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "checkpoint/checkpoint.h"
 #include "plan/run_plan.h"

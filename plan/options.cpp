@@ -77,7 +77,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     t.choice("--model", o.model, presets, "preset that the flags below override");
     for (const ModelField& f : family.fields)
-        if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
+        if (family.has_flag(f)) add_field_flag(t, *o.fields, f, family);
     t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
     t.choice(
         "--dtype", o.dtype,
@@ -414,7 +414,7 @@ Options defaults_of(const ModelFamily& family) {
 
 // Returns the model's width, as far as flags say it: --channels or, without it, the preset's; else 0.
 int channels_of(const ModelFamily& family, const Options& o) {
-    if (const int channels = o.fields.value("channels", 0); channels > 0) return channels;
+    if (const int channels = o.fields->value("channels", 0); channels > 0) return channels;
     for (const DecoderConfig& preset : family.presets)
         if (preset.preset == o.model) return preset.C;
     return 0;

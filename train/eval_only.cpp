@@ -1,6 +1,7 @@
 #include "train/eval_only.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/standard_streams.h"
 #include "checkpoint/tokenizer_files.h"

@@ -239,7 +239,7 @@ private:
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
         if (o_.adopted)
             for (const std::string& note : notes_on(*o_.adopted)) console_.note(note);
-        if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
+        if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields->contains("dropout"))
             console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
                                       o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));
     }
@@ -469,7 +469,7 @@ private:
 
 int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
                  StopRequest& stop) {
-    TrainingLoop loop(plan, device, context, start.changes, stop);
+    TrainingLoop loop(plan, device, context, *start.changes, stop);
     loop.load(start.resume);
     start.open_folder();
     loop.open(start.resume);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "files/json_member.h"
 #include "plan/run_plan.h"
 #include "train/resume.h"
 #include "train/stop.h"
@@ -13,7 +14,7 @@ namespace teon {
 
 struct TrainingStart {
     std::optional<ResumePoint> resume;  // nullopt: begin with step 1
-    nlohmann::json changes;             // check_unchanged()'s
+    JsonMember changes;                 // check_unchanged()'s
     std::function<void()> open_folder;  // called on every rank after everything that may refuse to work
 };
 

@@ -39,19 +39,19 @@ std::optional<DType> storage_named(std::string_view name) {
 
 // Sets what a resumed run takes from its checkpoint unless a flag gives it.
 void resume_as(Options& o, const TrainingState& state, int ranks) {
-    if (state.run.value("ranks", 1) == ranks) {
-        if (o.micro_batch == 0) o.micro_batch = state.run.value("micro_batch", 0);
-        if (const auto rows = state.run.find("head_rows"); rows != state.run.end() && rows->is_number_integer())
+    if (state.run->value("ranks", 1) == ranks) {
+        if (o.micro_batch == 0) o.micro_batch = state.run->value("micro_batch", 0);
+        if (const auto rows = state.run->find("head_rows"); rows != state.run->end() && rows->is_number_integer())
             o.head_rows = rows->get<int>();
     }
-    o.schedule.warmup_steps = state.run.value("warmup_steps", int64_t{-1});
-    if (o.adopted) o.adopted->content = state.run.value("init_from", "");
-    if (!o.dtype) o.dtype = storage_named(state.run.value("/options/dtype"_json_pointer, ""));
-    const nlohmann::json data = state.run.value("data", nlohmann::json());
+    o.schedule.warmup_steps = state.run->value("warmup_steps", int64_t{-1});
+    if (o.adopted) o.adopted->content = state.run->value("init_from", "");
+    if (!o.dtype) o.dtype = storage_named(state.run->value("/options/dtype"_json_pointer, ""));
+    const nlohmann::json data = state.run->value("data", nlohmann::json());
     o.mixture_in_turn = data.is_object() && data.value("mixture_in_turn", false);
     // Defaults that another version may choose differently.
-    if (o.batch_tokens == 0) o.batch_tokens = state.run.value("/options/batch-tokens"_json_pointer, int64_t{0});
-    const nlohmann::json rate = state.run.value("/options/adamw-lr"_json_pointer, nlohmann::json());
+    if (o.batch_tokens == 0) o.batch_tokens = state.run->value("/options/batch-tokens"_json_pointer, int64_t{0});
+    const nlohmann::json rate = state.run->value("/options/adamw-lr"_json_pointer, nlohmann::json());
     if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
 
@@ -146,7 +146,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
                 folder->create(start.resume.has_value());
                 const std::string path = options.out + "/config.json";
                 if (!options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
-                write_file_atomically(path, config_json(plan, device, start.changes).dump(2) + "\n");
+                write_file_atomically(path, config_json(plan, device, *start.changes).dump(2) + "\n");
             }
             check_same_folder(options.out, context);
         };

@@ -104,7 +104,7 @@ struct Trained {
     CheckpointPlan plan(const std::string& folder) const {
         CheckpointPlan p;
         p.run_folder = folder;
-        p.hf_config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10);
+        p.config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10).dump(2) + "\n";
         p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
         return p;
     }
@@ -885,11 +885,11 @@ TEST_CASE(
 TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {
     const nlohmann::json change = {{"step", 2}, {"event", "length_changed"}, {"reason", "x"}};
     TrainingState state = Trained::state(7);
-    state.run = {{"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
-                 {"model", {{"layers", 2}}}, {"ranks", 1},
-                 {"micro_batch", 2},         {"steps", 9},
-                 {"warmup_steps", 1},        {"init_from", ""},
-                 {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
+    *state.run = {{"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
+                  {"model", {{"layers", 2}}}, {"ranks", 1},
+                  {"micro_batch", 2},         {"steps", 9},
+                  {"warmup_steps", 1},        {"init_from", ""},
+                  {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
     const nlohmann::json good = to_json(state).flatten();
     REQUIRE(to_json(training_state(good.unflatten(), "x")) == to_json(state));
     const std::set<std::string> free = {"/run/model/layers", "/run/data/train/0/file",

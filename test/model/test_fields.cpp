@@ -60,8 +60,8 @@ TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint wi
     TrainingState saved;
     saved.run = run_json(setup);
     check_unchanged(setup, saved);
-    saved.run["model"].erase("small_residuals");
-    saved.run["options"].erase("small-residuals");
+    (*saved.run)["model"].erase("small_residuals");
+    (*saved.run)["options"].erase("small-residuals");
     REQUIRE(message_of([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
             std::string::npos);
     const RunPlan unchanged = plan(family, parse(family, {}));

@@ -1,0 +1,16 @@
+#include "files/json_member.h"
+
+#include <nlohmann/json.hpp>
+
+namespace teon {
+
+JsonMember::JsonMember() : JsonMember(nlohmann::json::object()) {}
+JsonMember::JsonMember(const nlohmann::json& value) : value_(std::make_unique<nlohmann::json>(value)) {}
+JsonMember::JsonMember(const JsonMember& other) : JsonMember(*other) {}
+JsonMember& JsonMember::operator=(const JsonMember& other) {
+    *value_ = *other;
+    return *this;
+}
+JsonMember::~JsonMember() = default;
+
+}  // namespace teon
