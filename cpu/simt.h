@@ -22,7 +22,7 @@
 #include "cpu/include/cuda_runtime.h"
 
 // Kernels are inlined into the loop that runs them: run_threads.
-#define __global__ inline __attribute__((always_inline))
+#define __global__ inline __attribute__((always_inline, gnu_inline))
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))

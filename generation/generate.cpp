@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/standard_streams.h"

@@ -1,6 +1,10 @@
 #include "options/option_table.h"
 
+#include <fmt/ranges.h>
+
 #include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace teon {
 
@@ -43,6 +47,118 @@ std::optional<double> parse_duration(std::string_view text) {
         total += static_cast<double>(count) * seconds;
     } while (!text.empty());
     return total;
+}
+
+OptionRow& OptionTable::add(std::string_view flag, std::string_view type, std::string_view help,
+                            std::string_view default_text, std::function<void(const std::string&)> set,
+                            std::function<nlohmann::json()> get) {
+    OptionRow& row = rows.emplace_back();
+    row.group = group_;
+    row.flag = flag;
+    row.type = type;
+    row.help = help;
+    row.default_text = default_text;
+    row.set = std::move(set);
+    row.get = std::move(get);
+    row.fixed = fixed_;
+    return row;
+}
+
+OptionRow& OptionTable::integer_row(std::string_view flag, int64_t lo, int64_t hi, std::string_view help,
+                                    std::function<void(double)> set, std::function<int64_t()> get) {
+    return add(
+        flag, "N", help, fmt::format("{}", get()),
+        [=, flag = std::string(flag)](const std::string& text) {
+            const std::optional<double> value = parse_number(text);
+            CHECK_USAGE(value && *value == std::floor(*value),
+                        "{} {}: not a whole number (write 524288, 5e5, 100M or 512Ki)", flag, text);
+            CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
+                        "{} {}: must be between {} and {}", flag, text, lo, hi);
+            set(*value);
+        },
+        [get] { return nlohmann::json(get()); });
+}
+
+OptionRow& OptionTable::number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
+                                   std::string_view help, std::function<void(double)> set,
+                                   std::function<std::optional<double>()> get) {
+    return add(
+        flag, "X", help, default_text,
+        [=, flag = std::string(flag)](const std::string& text) {
+            const std::optional<double> value = parse_number(text);
+            CHECK_USAGE(value, "{} {}: not a number", flag, text);
+            CHECK_USAGE(*value >= lo && *value <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
+            set(*value);
+        },
+        [get] {
+            const std::optional<double> value = get();
+            return value ? nlohmann::json(*value) : nlohmann::json();
+        });
+}
+
+OptionRow& OptionTable::text(std::string_view flag, std::string& field, std::string_view type, std::string_view help) {
+    return add(
+        flag, type, help, field,
+        [flag = std::string(flag), &field](const std::string& text) {
+            CHECK_USAGE(!text.empty(), "{}: needs a value", flag);
+            field = text;
+        },
+        [&field] { return nlohmann::json(field); });
+}
+
+OptionRow& OptionTable::toggle(std::string_view flag, bool& field, std::string_view help) {
+    OptionRow& row = add(
+        flag, "on|off", help, field ? "on" : "off",
+        [flag = std::string(flag), &field](const std::string& text) {
+            const std::string word = lower_case(text);
+            CHECK_USAGE(word == "on" || word == "off" || word == "true" || word == "false", "{} {}: must be on or off",
+                        flag, text);
+            field = word == "on" || word == "true";
+        },
+        [&field] { return nlohmann::json(field); });
+    row.is_switch = true;
+    return row;
+}
+
+OptionRow& OptionTable::duration(std::string_view flag, double& field, std::string_view help) {
+    return add(
+        flag, "TIME", help, "",
+        [flag = std::string(flag), &field](const std::string& text) {
+            const std::optional<double> value = parse_duration(text);
+            CHECK_USAGE(value && *value > 0, "{} {}: not a duration (write 3600, 45m or 23h50m)", flag, text);
+            field = *value;
+        },
+        [&field] { return nlohmann::json(field); });
+}
+
+OptionRow& OptionTable::range(std::string_view flag, std::pair<int64_t, int64_t>& field, std::string_view help) {
+    return add(
+        flag, "FIRST:LAST", help, "none",
+        [flag = std::string(flag), &field](const std::string& text) {
+            const size_t colon = text.find(':');
+            const double first = parse_number(text.substr(0, colon)).value_or(0);
+            const double last = colon < text.size() ? parse_number(text.substr(colon + 1)).value_or(0) : 0;
+            CHECK_USAGE(
+                first == std::floor(first) && last == std::floor(last) && 1 <= first && first <= last && last <= 1e15,
+                "{} {}: not a range (write 10:12)", flag, text);
+            field = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
+        },
+        [&field] { return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : ""); });
+}
+
+OptionRow& OptionTable::choice_row(std::string_view flag, std::vector<std::string> names, std::string_view help,
+                                   std::function<void(size_t)> set, std::function<std::optional<std::string>()> get) {
+    return add(
+        flag, fmt::format("{}", fmt::join(names, "|")), help, get().value_or(""),
+        [=, flag = std::string(flag)](const std::string& text) {
+            for (size_t i = 0; i < names.size(); ++i)
+                if (lower_case(names[i]) == lower_case(text)) return set(i);
+            throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
+        },
+        [get] {
+            const std::optional<std::string> name = get();
+            return name ? nlohmann::json(*name) : nlohmann::json();
+        });
 }
 
 }  // namespace teon

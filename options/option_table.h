@@ -2,12 +2,9 @@
 // config file and the resolved values that are logged (options/command_line.h, options/config_file.h).
 #pragma once
 
-#include <fmt/ranges.h>
-
-#include <cmath>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,7 +15,6 @@
 #include "base/check.h"
 #include "base/enum_names.h"
 #include "base/text.h"
-#include "files/json.h"
 
 namespace teon {
 
@@ -54,143 +50,75 @@ public:
 
     // An integer in [lo, hi].
     template <typename I>
-    OptionRow& integer(std::string flag, I& field, int64_t lo, int64_t hi, std::string help) {
-        return add(
-            flag, "N", help, fmt::format("{}", field),
-            [=, &field](const std::string& text) {
-                auto value = parse_number(text);
-                CHECK_USAGE(value && *value == std::floor(*value),
-                            "{} {}: not a whole number (write 524288, 5e5, 100M or 512Ki)", flag, text);
-                CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
-                            "{} {}: must be between {} and {}", flag, text, lo, hi);
-                field = static_cast<I>(*value);
-            },
-            [&field] { return nlohmann::json(field); });
+    OptionRow& integer(std::string_view flag, I& field, int64_t lo, int64_t hi, std::string_view help) {
+        return integer_row(
+            flag, lo, hi, help, [&field](double value) { field = static_cast<I>(value); },
+            [&field] { return static_cast<int64_t>(field); });
     }
     // A number in [lo, hi]; the field may be optional.
     template <typename F>
-    OptionRow& number(std::string flag, F& field, double lo, double hi, std::string help) {
-        std::string initial;
-        if constexpr (std::is_arithmetic_v<F>) initial = fmt::format("{}", field);
-        return add(
-            flag, "X", help, initial,
-            [=, &field](const std::string& text) {
-                auto value = parse_number(text);
-                CHECK_USAGE(value, "{} {}: not a number", flag, text);
-                CHECK_USAGE(*value >= lo && *value <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
-                if constexpr (std::is_arithmetic_v<F>)
-                    field = static_cast<F>(*value);
-                else
-                    field = static_cast<typename F::value_type>(*value);
-            },
-            [&field] {
-                if constexpr (std::is_arithmetic_v<F>)
-                    return nlohmann::json(as_written(field));
-                else
-                    return field ? nlohmann::json(as_written(*field)) : nlohmann::json();
-            });
+    OptionRow& number(std::string_view flag, F& field, double lo, double hi, std::string_view help) {
+        if constexpr (std::is_arithmetic_v<F>) {
+            return number_row(
+                flag, fmt::format("{}", field), lo, hi, help, [&field](double value) { field = static_cast<F>(value); },
+                [&field] { return std::optional(as_written(field)); });
+        } else {
+            return number_row(
+                flag, "", lo, hi, help, [&field](double value) { field = static_cast<typename F::value_type>(value); },
+                [&field] { return field ? std::optional(as_written(*field)) : std::nullopt; });
+        }
     }
-    OptionRow& text(std::string flag, std::string& field, std::string type, std::string help) {
-        return add(
-            flag, type, help, field,
-            [=, &field](const std::string& text) {
-                CHECK_USAGE(!text.empty(), "{}: needs a value", flag);
-                field = text;
-            },
-            [&field] { return nlohmann::json(field); });
-    }
-    OptionRow& toggle(std::string flag, bool& field, std::string help) {
-        OptionRow& row = add(
-            flag, "on|off", help, field ? "on" : "off",
-            [=, &field](const std::string& text) {
-                const std::string word = lower_case(text);
-                CHECK_USAGE(word == "on" || word == "off" || word == "true" || word == "false",
-                            "{} {}: must be on or off", flag, text);
-                field = word == "on" || word == "true";
-            },
-            [&field] { return nlohmann::json(field); });
-        row.is_switch = true;
-        return row;
-    }
+    OptionRow& text(std::string_view flag, std::string& field, std::string_view type, std::string_view help);
+    OptionRow& toggle(std::string_view flag, bool& field, std::string_view help);
     // Seconds, written 3600, 90s, 45m, 23h50m or 1d12h.
-    OptionRow& duration(std::string flag, double& field, std::string help) {
-        return add(
-            flag, "TIME", help, "",
-            [=, &field](const std::string& text) {
-                auto value = parse_duration(text);
-                CHECK_USAGE(value && *value > 0, "{} {}: not a duration (write 3600, 45m or 23h50m)", flag, text);
-                field = *value;
-            },
-            [&field] { return nlohmann::json(field); });
-    }
+    OptionRow& duration(std::string_view flag, double& field, std::string_view help);
     // Two whole numbers FIRST:LAST, 1 <= FIRST <= LAST; {0, 0}: none.
-    OptionRow& range(std::string flag, std::pair<int64_t, int64_t>& field, std::string help) {
-        return add(
-            flag, "FIRST:LAST", help, "none",
-            [=, &field](const std::string& text) {
-                const size_t colon = text.find(':');
-                const double first = parse_number(text.substr(0, colon)).value_or(0);
-                const double last = colon < text.size() ? parse_number(text.substr(colon + 1)).value_or(0) : 0;
-                CHECK_USAGE(first == std::floor(first) && last == std::floor(last) && 1 <= first && first <= last &&
-                                last <= 1e15,
-                            "{} {}: not a range (write 10:12)", flag, text);
-                field = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
-            },
-            [&field] {
-                return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : "");
-            });
-    }
+    OptionRow& range(std::string_view flag, std::pair<int64_t, int64_t>& field, std::string_view help);
     // One of a few names, in upper or lower case; the field may be optional. No two names may differ in case alone.
     template <typename F, typename E>
-    OptionRow& choice(std::string flag, F& field, Choices<E> choices, std::string help) {
-        auto name = [choices](E value) {
-            for (auto& [text, e] : choices)
-                if (e == value) return text;
+    OptionRow& choice(std::string_view flag, F& field, Choices<E> choices, std::string_view help) {
+        std::vector<std::string> names;
+        for (const auto& [name, value] : choices) names.push_back(name);
+        const auto name_of_value = [choices](const E& value) {
+            for (const auto& [name, candidate] : choices)
+                if (candidate == value) return name;
             return std::string();
         };
-        std::string initial;
-        if constexpr (std::is_same_v<F, E>) initial = name(field);
-        std::vector<std::string> names;
-        for (auto& [text, e] : choices) names.push_back(text);
-        return add(
-            flag, fmt::format("{}", fmt::join(names, "|")), help, initial,
-            [=, &field](const std::string& text) {
-                for (auto& [candidate, e] : choices)
-                    if (lower_case(candidate) == lower_case(text)) {
-                        field = e;
-                        return;
-                    }
-                throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
-            },
-            [&field, name] {
+        return choice_row(
+            flag, std::move(names), help, [&field, choices](size_t i) { field = choices[i].second; },
+            [&field, name_of_value]() -> std::optional<std::string> {
                 if constexpr (std::is_same_v<F, E>)
-                    return nlohmann::json(name(field));
+                    return name_of_value(field);
                 else
-                    return field ? nlohmann::json(name(*field)) : nlohmann::json();
+                    return field ? std::optional(name_of_value(*field)) : std::nullopt;
             });
     }
     // One of an enum's names (base/enum_names.h): the names of `values`, or all.
     template <typename F, typename E>
-    OptionRow& choice(std::string flag, F& field, const std::vector<E>& values, std::string help) {
+    OptionRow& choice(std::string_view flag, F& field, const std::vector<E>& values, std::string_view help) {
         Choices<E> choices;
         for (E value : values) choices.push_back({std::string(name_of(value)), value});
-        return choice(std::move(flag), field, std::move(choices), std::move(help));
+        return choice(flag, field, std::move(choices), help);
     }
     template <typename E>
-    OptionRow& choice(std::string flag, E& field, std::string help) {
+    OptionRow& choice(std::string_view flag, E& field, std::string_view help) {
         std::vector<E> all;
         for (const EnumName<E>& row : kEnumNames<E>) all.push_back(row.value);
-        return choice(std::move(flag), field, all, std::move(help));
+        return choice(flag, field, all, help);
     }
-    OptionRow& add(std::string flag, std::string type, std::string help, std::string default_text,
-                   std::function<void(const std::string&)> set, std::function<nlohmann::json()> get) {
-        rows.push_back({group_, std::move(flag), std::move(type), std::move(help), std::move(default_text),
-                        std::move(set), std::move(get)});
-        rows.back().fixed = fixed_;
-        return rows.back();
-    }
+    OptionRow& add(std::string_view flag, std::string_view type, std::string_view help, std::string_view default_text,
+                   std::function<void(const std::string&)> set, std::function<nlohmann::json()> get);
 
 private:
+    OptionRow& integer_row(std::string_view flag, int64_t lo, int64_t hi, std::string_view help,
+                           std::function<void(double)> set, std::function<int64_t()> get);
+    OptionRow& number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
+                          std::string_view help, std::function<void(double)> set,
+                          std::function<std::optional<double>()> get);
+    // set: takes the index of a name. get: the name; nullopt if the field is empty.
+    OptionRow& choice_row(std::string_view flag, std::vector<std::string> names, std::string_view help,
+                          std::function<void(size_t)> set, std::function<std::optional<std::string>()> get);
+
     std::string group_;
     bool fixed_ = true;
 };

@@ -95,6 +95,9 @@ struct Options {
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
 
+// Returns a table with a row per flag. Rows set fields of `o`, whose present values are the defaults.
+OptionTable option_table(const ModelFamily& family, Options& o);
+
 // Parses argv and the file of --config. With --resume, takes flags that are not given from the config.json in --out.
 // Throws UsageError with one line that names the flag, the value and the fix. Returns std::nullopt after --help or
 // --version, which it prints. before_resume: called with the given flags before that config.json is opened.

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/standard_streams.h"

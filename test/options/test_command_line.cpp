@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "files/json.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
