@@ -35,11 +35,6 @@ ALLOWED = {
     "bench": "long",
     "kernels": "long",
     "runtime": "long",
-    "test/kernels": "adjective",
-    "test/model_gpu": "adjective",
-    "test/oracle": "ternary",
-    "test/plan": "long",
-    "test/runtime": "comma adjective",
 }
 
 TOKEN = re.compile(r"""

@@ -112,11 +112,12 @@ TEST_CASE("kernels/alignment: elementwise updates have the same bits at every al
             Shifted<float> grad(gradient, shift, stream);
             Shifted<float> m(moment, shift, stream);
             Shifted<float> v(second, shift, stream);
-            Shifted<float> own(moment, shift, stream);
+            Shifted<float> lion_moment(moment, shift, stream);
             adamw_update(adamw.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate,
                          {0.9f, 0.95f, 1e-8f}, stream);
-            lion_update(lion.data(), no_work, own.data(), grad.data(), control.data(), n, rate, 0.9f, 0.99f, stream);
-            return adamw.bytes() + m.bytes() + v.bytes() + lion.bytes() + own.bytes();
+            lion_update(lion.data(), no_work, lion_moment.data(), grad.data(), control.data(), n, rate, 0.9f, 0.99f,
+                        stream);
+            return adamw.bytes() + m.bytes() + v.bytes() + lion.bytes() + lion_moment.bytes();
         });
 }
 

@@ -10,25 +10,25 @@
 using namespace teon;
 
 TEST_CASE("model_gpu/capture_mode: a thread that asks an event breaks another's capture, unless its mode is relaxed") {
-    const Stream own;
-    const auto stream = static_cast<cudaStream_t>(own.handle());
+    const Stream own_stream;
+    const auto stream = static_cast<cudaStream_t>(own_stream.handle());
     Event event;
-    event.record(own);
-    own.synchronize();
+    event.record(own_stream);
+    own_stream.synchronize();
     Buffer<float> x(10);
     for (bool relaxed : {true, false}) {
         REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
-        cudaError_t found = cudaSuccess;
+        cudaError_t status = cudaSuccess;
         cudaStreamCaptureMode before = cudaStreamCaptureModeRelaxed;
         std::thread([&] {
             if (relaxed) cudaThreadExchangeStreamCaptureMode(&before);
             try {
-                found = event.done() ? cudaSuccess : cudaErrorNotReady;
-            } catch (const Error&) { found = cudaErrorStreamCaptureUnsupported; }
+                status = event.done() ? cudaSuccess : cudaErrorNotReady;
+            } catch (const Error&) { status = cudaErrorStreamCaptureUnsupported; }
         }).join();
-        REQUIRE(found == (relaxed ? cudaSuccess : cudaErrorStreamCaptureUnsupported));
+        REQUIRE(status == (relaxed ? cudaSuccess : cudaErrorStreamCaptureUnsupported));
         if (relaxed) REQUIRE(before == cudaStreamCaptureModeGlobal);
-        zero(x.data(), relaxed ? 10 : 0, own);
+        zero(x.data(), relaxed ? 10 : 0, own_stream);
         cudaGraph_t graph = nullptr;
         REQUIRE(cudaStreamEndCapture(stream, &graph) == (relaxed ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
         if (graph) cudaGraphDestroy(graph);

@@ -39,11 +39,11 @@ public:
     cublasStatus_t choose(uint32_t alignment = 256) {
         cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment,
                                              sizeof alignment);
-        cublasLtMatmulHeuristicResult_t found;
+        cublasLtMatmulHeuristicResult_t heuristic;
         int n = 0;
         const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt_, operation_, matrix_, matrix_, matrix_,
-                                                                     matrix_, preference_, 1, &found, &n);
-        algorithm_ = found.algo;
+                                                                     matrix_, preference_, 1, &heuristic, &n);
+        algorithm_ = heuristic.algo;
         return status;
     }
     // Runs the product with an A that begins `offset` elements after an aligned address.
@@ -161,9 +161,9 @@ cublasStatus_t verdict(const Fp8Problem& p) {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(device.data()));
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p.alignment,
                                          sizeof p.alignment);
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t heuristic;
     int n = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, o, a, b, c, d, preference, 1, &found, &n);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, o, a, b, c, d, preference, 1, &heuristic, &n);
     cublasLtMatmulPreferenceDestroy(preference);
     for (auto layout : {a, b, c, d}) cublasLtMatrixLayoutDestroy(layout);
     cublasLtMatmulDescDestroy(o);

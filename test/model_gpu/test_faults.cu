@@ -173,7 +173,7 @@ void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none
 // Another stream (a communicator's) changes gradients in place between the backward pass and the optimizer.
 void exchange(bool begin, bool join) {
     Stream stream;
-    Stream own;
+    Stream own_stream;
     Event ready;
     Event done;
     Buffer<float> gradients(kN);
@@ -183,16 +183,16 @@ void exchange(bool begin, bool join) {
     fill(gradients.data(), 1.0f, kN, stream);
     if (begin) {
         ready.record(stream);
-        ready.make_wait(own);
+        ready.make_wait(own_stream);
     }
-    add(gradients.data(), gradients.data(), 2.0f, kN, own);
+    add(gradients.data(), gradients.data(), 2.0f, kN, own_stream);
     if (join) {
-        done.record(own);
+        done.record(own_stream);
         done.make_wait(stream);
     }
     add(weights.data(), gradients.data(), 0.0f, kN, stream);
     expect(read(weights, stream).data(), kN, 3.0f);
-    own.synchronize();
+    own_stream.synchronize();
 }
 void exchange_too_early(bool planted) { exchange(!planted, true); }
 void exchange_not_joined(bool planted) { exchange(true, !planted); }
@@ -367,7 +367,7 @@ void other_device(bool planted) {
 
 struct Fault {
     const char* name;
-    const char* found;  // part of the error that the fault causes
+    const char* message_part;  // part of the error that the fault causes
     void (*program)(bool planted);
     bool ends_process = false;
     const char* environment = "";  // of that process
@@ -406,12 +406,12 @@ constexpr Fault kFaults[] = {
 std::string find(const Fault& fault, const std::string& order) {
     test::model_gpu()->set_order(order);
     if (!fault.ends_process) {
-        const std::string found = test::error_of([&] { fault.program(true); });
+        const std::string message = test::error_of([&] { fault.program(true); });
         (void)cudaDeviceSynchronize();
         test::model_gpu()->forget_device_error();
         (void)cudaGetLastError();
         test::model_gpu()->set_strict(false);
-        return found;
+        return message;
     }
     const std::string command = fmt::format(
         "{} TEON_TEST_LOG= TEON_FAULT='{}' /proc/{}/exe 'model_gpu/faults: the one that TEON_FAULT names' 2>&1",
@@ -433,7 +433,7 @@ TEST_CASE("model_gpu/faults: planted ones are found by name, and without them ev
             test::model_gpu()->set_order(order);
             fault.program(false);
         }
-        REQUIRE_THAT(find(fault, "late"), test::ContainsSubstring(fault.found));
+        REQUIRE_THAT(find(fault, "late"), test::ContainsSubstring(fault.message_part));
     }
 }
 

@@ -68,9 +68,9 @@ TEST_CASE("model_gpu/streams: a stream keeps its order, and events order streams
         after_a.record(a);  // recorded again: waits that are queued already ignore it
         after_b.make_wait(a);
         log.note(a, 7);
-        std::vector<int> found = log.read();
-        std::erase(found, 6);
-        REQUIRE(found == std::vector<int>{1, 2, 3, 7});
+        std::vector<int> values = log.read();
+        std::erase(values, 6);
+        REQUIRE(values == std::vector<int>{1, 2, 3, 7});
     }
 }
 
@@ -142,9 +142,9 @@ TEST_CASE("model_gpu/streams: each launch of a graph runs all of it, in a legal 
         log.note(a, 0);
         for (int i = 0; i < 2; ++i) REQUIRE(cudaGraphLaunch(exec, cuda(a)) == cudaSuccess);
         log.note(a, 4);
-        std::vector<int> found = log.read();
-        REQUIRE(std::erase(found, 9) == 2);
-        REQUIRE(found == std::vector<int>{0, 1, 2, 3, 1, 2, 3, 4});
+        std::vector<int> values = log.read();
+        REQUIRE(std::erase(values, 9) == 2);
+        REQUIRE(values == std::vector<int>{0, 1, 2, 3, 1, 2, 3, 4});
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
     }

@@ -259,28 +259,31 @@ inline Matrix gram_newton_schulz(
     return x.rows <= x.cols ? y : transposed(y);
 }
 
+// Element (i, j) of slice k in the unfolding z.
+inline double& unfolded(Matrix& z, int mode, int m, int n, int i, int j, int k) {
+    if (mode == 1) return z(i, k * n + j);
+    if (mode == 2) return z(j, k * m + i);
+    return z(k, i * n + j);
+}
+
 // The matricization of slices M_k along `mode`, as in section 2.2 of the paper: the fibers of `mode` are the columns.
 inline Matrix matricize(const std::vector<Matrix>& slices, int mode) {
     const int m = slices[0].rows;
     const int n = slices[0].cols;
     const int K = static_cast<int>(slices.size());
-    Matrix z = mode == 1 ? Matrix(m, n * K) : mode == 2 ? Matrix(n, m * K) : Matrix(K, m * n);
+    const int rows[] = {m, n, K};
+    Matrix z(rows[mode - 1], m * n * K / rows[mode - 1]);
     for (int k = 0; k < K; ++k)
         for (int i = 0; i < m; ++i)
-            for (int j = 0; j < n; ++j) {
-                if (mode == 1) z(i, k * n + j) = slices[k](i, j);
-                if (mode == 2) z(j, k * m + i) = slices[k](i, j);
-                if (mode == 3) z(k, i * n + j) = slices[k](i, j);
-            }
+            for (int j = 0; j < n; ++j) unfolded(z, mode, m, n, i, j, k) = slices[k](i, j);
     return z;
 }
 
-inline std::vector<Matrix> dematricize(const Matrix& z, int mode, int m, int n, int K) {
+inline std::vector<Matrix> dematricize(Matrix z, int mode, int m, int n, int K) {
     std::vector<Matrix> slices(K, Matrix(m, n));
     for (int k = 0; k < K; ++k)
         for (int i = 0; i < m; ++i)
-            for (int j = 0; j < n; ++j)
-                slices[k](i, j) = mode == 1 ? z(i, k * n + j) : mode == 2 ? z(j, k * m + i) : z(k, i * n + j);
+            for (int j = 0; j < n; ++j) slices[k](i, j) = unfolded(z, mode, m, n, i, j, k);
     return slices;
 }
 

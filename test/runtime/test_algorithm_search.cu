@@ -28,7 +28,8 @@ std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
            .B = mat(A.data(), n),
            .C = mat(fresh.data(), n)};
     linalg.gemm(g);
-    g.C = mat(sum.data(), n), g.beta = 1.0f;
+    g.C = mat(sum.data(), n);
+    g.beta = 1.0f;
     linalg.gemm(g);
     linalg.gemm(g);
     return bytes_of(fresh.get(), sum.get());
@@ -39,10 +40,10 @@ std::string multiply_thrice(Linalg& linalg, const Stream& stream) {
 TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and known choices are taken") {
     const Proposals several("3");
     Stream stream;
-    std::map<std::string, std::string> known;
-    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known) {
+    std::map<std::string, std::string> known_choices;
+    auto search = [&](Linalg& linalg, std::map<std::string, std::string> known_choices) {
         std::vector<AlgorithmChoice> choices;
-        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        linalg.search_algorithms(std::move(known_choices), [&](const AlgorithmChoice& c) { choices.push_back(c); });
         const std::string bits = multiply_thrice(linalg, stream);
         linalg.search_algorithms({}, nullptr);
         return std::pair{choices, bits};
@@ -54,17 +55,17 @@ TEST_CASE("runtime/algorithm_search: each kind of product is searched once, and 
     REQUIRE(found.size() == 2);
     for (const AlgorithmChoice& c : found) {
         REQUIRE((c.ms > 0 && c.ms <= c.first_ms));
-        REQUIRE(known.emplace(c.product, c.algorithm).second);
+        REQUIRE(known_choices.emplace(c.product, c.algorithm).second);
     }
-    const auto [again, same_bits] = search(second, known);
+    const auto [again, same_bits] = search(second, known_choices);
     REQUIRE(again.empty());
     REQUIRE((same_bits == bits));
 
     // An algorithm that the library no longer proposes is searched again.
-    known.begin()->second = "0.0";
-    const auto [lost, _] = search(third, known);
+    known_choices.begin()->second = "0.0";
+    const auto [lost, _] = search(third, known_choices);
     REQUIRE(lost.size() == 1);
-    REQUIRE(lost[0].product == known.begin()->first);
+    REQUIRE(lost[0].product == known_choices.begin()->first);
 }
 
 TEST_CASE(
@@ -74,13 +75,15 @@ TEST_CASE(
     Stream stream;
     const int n = 64;
     Guarded<bf16> X(random_values<bf16>(n * n, 1), stream);
-    auto run = [&](std::map<std::string, std::string> known, bool in_place) {
+    auto run = [&](std::map<std::string, std::string> known_choices, bool in_place) {
         std::vector<AlgorithmChoice> choices;
         Linalg linalg(stream);
-        linalg.search_algorithms(std::move(known), [&](const AlgorithmChoice& c) { choices.push_back(c); });
+        linalg.search_algorithms(std::move(known_choices), [&](const AlgorithmChoice& c) { choices.push_back(c); });
         Guarded<bf16> C(std::vector<bf16>(n * n, bf16(2.0f)), stream);
         Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
-        g.A = g.B = mat(X.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
+        g.A = g.B = mat(X.data(), n);
+        g.C = mat(C.data(), n);
+        g.symmetric = true;
         if (in_place) g.beta = 1.0f;
         linalg.gemm(g);
         const size_t first = choices.size();
@@ -91,9 +94,9 @@ TEST_CASE(
     for (bool in_place : {false, true}) {
         const auto [found, bits] = run({}, in_place);
         REQUIRE_FALSE(found.empty());
-        std::map<std::string, std::string> known;
-        for (const AlgorithmChoice& c : found) known[c.product] = c.algorithm;
-        const auto [again, same] = run(known, in_place);
+        std::map<std::string, std::string> known_choices;
+        for (const AlgorithmChoice& c : found) known_choices[c.product] = c.algorithm;
+        const auto [again, same] = run(known_choices, in_place);
         REQUIRE(again.empty());
         REQUIRE((same == bits));
     }

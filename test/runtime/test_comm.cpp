@@ -102,8 +102,8 @@ TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root al
     // NCCL chooses the order in which it sums more than two numbers: allow the error of ranks - 1 additions.
     const bool in_order = on_cpus() || comm.size() <= 2;
     for (int64_t n : {1, 31, 33, 4097, 100003}) {
-        const std::vector<float> own = values_of(comm.rank(), n, 7);
-        Guarded<float> x(own, context().stream);
+        const std::vector<float> own_values = values_of(comm.rank(), n, 7);
+        Guarded<float> x(own_values, context().stream);
         const std::vector<Part> parts = uneven_parts(n, comm.size());
         comm.reduce_sum(x.data(), DType::f32, parts, context().stream);
         comm.join(context().stream);
@@ -114,12 +114,15 @@ TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root al
             for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
                 float sum = all[0][i];
                 float size = std::abs(all[0][i]);
-                for (int r = 1; r < comm.size(); ++r) sum += all[r][i], size += std::abs(all[r][i]);
+                for (int r = 1; r < comm.size(); ++r) {
+                    sum += all[r][i];
+                    size += std::abs(all[r][i]);
+                }
                 const float tolerance = in_order ? 0 : static_cast<float>(comm.size() - 1) * 0x1p-23f * size;
                 if (part.root == comm.rank())
                     REQUIRE(std::abs(result[i] - sum) <= tolerance);
                 else
-                    REQUIRE(result[i] == own[i]);
+                    REQUIRE(result[i] == own_values[i]);
             }
     }
 }
@@ -128,8 +131,8 @@ TEST_CASE("runtime/comm: a sum in bf16 is rounded after each addition", "[.][ran
     Comm& comm = *context().comm;
     for (int64_t n : {1, 33, 4097, 100003}) {
         const auto values = [&](int r) { return random_values<bf16>(n, 7 + static_cast<uint64_t>(r)); };
-        const std::vector<bf16> own = values(comm.rank());
-        Guarded<bf16> x(own, context().stream);
+        const std::vector<bf16> own_values = values(comm.rank());
+        Guarded<bf16> x(own_values, context().stream);
         const std::vector<Part> parts = uneven_parts(n, comm.size());  // odd numbers of elements
         comm.reduce_sum(x.data(), DType::bf16, parts, context().stream);
         comm.join(context().stream);
@@ -149,7 +152,8 @@ TEST_CASE("runtime/comm: a sum in bf16 is rounded after each addition", "[.][ran
         for (const Part& part : parts)
             for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
                 const bool here = part.root == comm.rank();
-                REQUIRE(std::abs(float{result[i]} - float{here ? sum[i] : own[i]}) <= (here ? tolerance * size[i] : 0));
+                REQUIRE(std::abs(float{result[i]} - float{here ? sum[i] : own_values[i]}) <=
+                        (here ? tolerance * size[i] : 0));
             }
     }
     REQUIRE_THROWS_AS(comm.reduce_sum(nullptr, DType::f16, {}, context().stream), Error);
@@ -160,8 +164,8 @@ TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the sa
     const Stream& stream = context().stream;
     for (int64_t n : {1, 33, 4097}) {
         const std::vector<Part> parts = uneven_parts(n, comm.size());
-        std::vector<bf16> own = random_values<bf16>(n, 1 + comm.rank());
-        Guarded<bf16> b(own, stream);
+        std::vector<bf16> own_values = random_values<bf16>(n, 1 + comm.rank());
+        Guarded<bf16> b(own_values, stream);
         comm.broadcast(b.data(), DType::bf16, parts, stream);
         Guarded<float> sum(values_of(comm.rank(), n, 3), stream);
         Guarded<float> gathered(n * comm.size(), stream);
@@ -220,7 +224,12 @@ namespace {
 
 DecoderConfig tiny() {
     DecoderConfig c = gpt2_family().config("tiny");
-    c.L = 2, c.C = 16, c.NH = c.NKV = 2, c.F = 32, c.V = 29, c.max_T = 8;
+    c.L = 2;
+    c.C = 16;
+    c.NH = c.NKV = 2;
+    c.F = 32;
+    c.V = 29;
+    c.max_T = 8;
     return c;
 }
 
@@ -240,16 +249,16 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
                                            {DType::bf16, int64_t{1}},
                                            {DType::bf16, int64_t{1} << 30}}) {
         // Sums of these integers are exact, also in bf16. The gaps between rows stay zero.
-        std::vector<float> own(n, 0.0f);
+        std::vector<float> own_values(n, 0.0f);
         std::vector<float> sum(n, 0.0f);
         for (int r = 0; r < ctx.comm->size(); ++r)
             for (const ParamRow& row : params.table().rows())
                 for (int64_t i = row.offset; i < row.offset + row.size(); ++i) {
                     const float value = static_cast<float>((i * 7 + r * 3) % 11 - 5);
                     sum[i] += value;
-                    if (r == ctx.comm->rank()) own[i] = value;
+                    if (r == ctx.comm->rank()) own_values[i] = value;
                 }
-        upload(gradients_of(params), own.data(), n, ctx.stream);
+        upload(gradients_of(params), own_values.data(), n, ctx.stream);
         Reducer reducer(params, ownership, ctx, exchanged, bucket_bytes);
         for (int layer : {1, 0, -1}) reducer.ready(layer);
         reducer.finish();
@@ -263,18 +272,18 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
         reducer.sum_squares(norm.data(), scratch.data());
         double expected = 0;
         for (float value : sum) expected += double{value} * value;
-        float found = 0;
-        download(&found, norm.data(), 1, ctx.stream);
-        REQUIRE(found == static_cast<float>(expected));  // integers below 2^24
+        float sum_of_squares = 0;
+        download(&sum_of_squares, norm.data(), 1, ctx.stream);
+        REQUIRE(sum_of_squares == static_cast<float>(expected));  // integers below 2^24
     }
 }
 
 namespace {
 
-// Returns the sum of `own` over all ranks. float must represent `own` and every partial sum exactly.
-double total(double own) {
+// Returns the sum of `value_here` over all ranks. float must represent `value_here` and every partial sum exactly.
+double total(double value_here) {
     Buffer<float> x(1);
-    float value = static_cast<float>(own);
+    float value = static_cast<float>(value_here);
     upload(x.data(), &value, 1, context().stream);
     context().comm->all_reduce_sum(x.data(), 1, context().stream);
     context().comm->join(context().stream);
@@ -304,8 +313,11 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         o.optimizer.method = method;
         Optimizer optimizer(params, o.optimizer, ctx);
         LoaderOptions l;
-        l.B = B, l.T = 8, l.vocab_size = 29;
-        l.rank = ctx.comm->rank(), l.ranks = ctx.comm->size();
+        l.B = B;
+        l.T = 8;
+        l.vocab_size = 29;
+        l.rank = ctx.comm->rank();
+        l.ranks = ctx.comm->size();
         Loader loader(open_shards(folder.path(), "train"), l);
         Trainer trainer(*model, optimizer, loader, o, ctx);
         auto weights = [&] {
@@ -380,8 +392,9 @@ TEST_CASE("runtime/comm: fault: abort", "[.][fault]") {
     const auto begin = std::chrono::steady_clock::now();
     REQUIRE(error_of([] {
                 Buffer<float> x(10);  // freed after the communicator, as freeing waits for operations in flight
-                Context own;
-                if (own.comm->rank() == 0) own.comm->reduce_sum(x.data(), DType::f32, {{0, 10, 0}}, own.stream);
+                Context rank_context;
+                if (rank_context.comm->rank() == 0)
+                    rank_context.comm->reduce_sum(x.data(), DType::f32, {{0, 10, 0}}, rank_context.stream);
                 throw Error("on its way up");
             }) == "on its way up");
     REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));

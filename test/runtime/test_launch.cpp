@@ -63,9 +63,11 @@ TEST_CASE("runtime/launch: an address of the user's comes first, and none at all
         REQUIRE_THROWS_AS(address_of_rank_0(launch_from_environment()), UsageError);
         REQUIRE(std::getenv("NCCL_COMM_ID") == nullptr);
     }
-    std::map<std::string, std::string> own = ranks;
-    own["MASTER_ADDR"] = "gpu07", own["MASTER_PORT"] = "2950", own["NCCL_COMM_ID"] = "10.0.0.1:4000";
-    const Environment set(own);
+    std::map<std::string, std::string> variables = ranks;
+    variables["MASTER_ADDR"] = "gpu07";
+    variables["MASTER_PORT"] = "2950";
+    variables["NCCL_COMM_ID"] = "10.0.0.1:4000";
+    const Environment set(variables);
     REQUIRE(address_of_rank_0(launch_from_environment()) == "10.0.0.1:4000");
 }
 

@@ -60,6 +60,17 @@ Tracked sum_of(Tracked product, Tracked addend, Tracked bias) {
     return sum;
 }
 
+// beta bias_grad + the sums of A's rows.
+std::vector<Tracked> expected_bias_grad(const Case& c, const std::vector<Tracked>& a,
+                                        const std::vector<float>& bias_grad) {
+    std::vector<Tracked> sums(c.M);
+    for (int j = 0; j < c.M; ++j) {
+        if (c.beta != 0.0f) sums[j] = Tracked(c.beta) * Tracked(static_cast<double>(bias_grad[j]));
+        for (int64_t k = 0; k < c.K; ++k) sums[j] += a[c.trans_a ? k * c.M + j : j * c.K + k];
+    }
+    return sums;
+}
+
 template <typename T, typename TC>
 void check_gemm(const Case& c) {
     CAPTURE(c.M, c.N, c.K, c.trans_a, c.trans_b, c.alpha, c.beta, c.padding, c.inner, c.outer);
@@ -82,8 +93,10 @@ void check_gemm(const Case& c) {
     auto aux = random_values<TC>(lx.size(), 7);
     if (c.epilogue == Epilogue::gelu) std::fill(aux.begin(), aux.end(), TC(NAN));
     if (c.beta == 0.0f || c.addend) std::fill(before.begin(), before.end(), TC(NAN));
-    if (c.beta == 0.0f)
-        std::fill(addend.begin(), addend.end(), TC(NAN)), std::fill(bias_grad.begin(), bias_grad.end(), NAN);
+    if (c.beta == 0.0f) {
+        std::fill(addend.begin(), addend.end(), TC(NAN));
+        std::fill(bias_grad.begin(), bias_grad.end(), NAN);
+    }
 
     Guarded<T> A(a, stream);
     Guarded<T> B(b, stream);
@@ -93,9 +106,18 @@ void check_gemm(const Case& c) {
     Guarded<TC> Aux(aux, stream);
     Guarded<float> BiasGrad(bias_grad, stream);
     Gemm g;
-    g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.alpha = c.alpha, g.beta = c.beta;
-    g.A = la.mat(A.data()), g.B = lb.mat(B.data()), g.C = lc.mat(C.data());
-    g.batch_inner = c.inner, g.batch_outer = c.outer;
+    g.M = c.M;
+    g.N = c.N;
+    g.K = c.K;
+    g.trans_a = c.trans_a;
+    g.trans_b = c.trans_b;
+    g.alpha = c.alpha;
+    g.beta = c.beta;
+    g.A = la.mat(A.data());
+    g.B = lb.mat(B.data());
+    g.C = lc.mat(C.data());
+    g.batch_inner = c.inner;
+    g.batch_outer = c.outer;
     g.epilogue = c.epilogue;
     g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
     if (c.unbiased) g.bias = {};
@@ -123,12 +145,7 @@ void check_gemm(const Case& c) {
         if (c.has_aux()) expected = gelu_oracle<TC>(c.epilogue, expected, widen<Tracked>(lx.take(aux, 0)));
         REQUIRE(compare(lc.take(after, m), expected, kSumRoundings));
         if (c.epilogue == Epilogue::bias_grad) {
-            std::vector<Tracked> expected_bias(c.M);
-            for (int j = 0; j < c.M; ++j) {
-                if (c.beta != 0.0f) expected_bias[j] = Tracked(c.beta) * Tracked(static_cast<double>(bias_grad[j]));
-                for (int64_t k = 0; k < c.K; ++k) expected_bias[j] += wide_a[c.trans_a ? k * c.M + j : j * c.K + k];
-            }
-            REQUIRE(compare(BiasGrad.get(), expected_bias, kSumRoundings));
+            REQUIRE(compare(BiasGrad.get(), expected_bias_grad(c, wide_a, bias_grad), kSumRoundings));
         }
     }
 }
@@ -172,9 +189,11 @@ TEST_CASE("runtime/linalg: gemm covers batches in two levels") {
     for (auto [inner, outer] : {std::pair{5, 1}, {1, 3}, {3, 2}, {2, 5}}) {
         Case c{.M = 33, .N = 17, .K = 31, .trans_b = true, .beta = 1.0f, .padding = 3, .inner = inner, .outer = outer};
         check_dtypes(c);
-        c.padding = 0, c.beta = 0.0f;  // the two batch levels merge into one
+        c.padding = 0;
+        c.beta = 0.0f;  // the two batch levels merge into one
         check_dtypes(c);
-        c.addend = true, c.beta = 2.0f;
+        c.addend = true;
+        c.beta = 2.0f;
         check_dtypes(c);
     }
 }
@@ -201,9 +220,14 @@ void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
     Guarded<float> scale_b(std::vector<float>{scales[1]}, stream);
     Gemm g{
         .M = M, .N = N, .K = K, .trans_b = true, .A = mat(A.data(), K), .B = mat(B.data(), K), .C = mat(C.data(), N)};
-    g.alpha = 0.5f, g.beta = beta;
-    g.A.scale = scale_a.data(), g.B.scale = scale_b.data();
-    if (biased) g.epilogue = Epilogue::bias, g.bias = mat(Bias.data(), N);
+    g.alpha = 0.5f;
+    g.beta = beta;
+    g.A.scale = scale_a.data();
+    g.B.scale = scale_b.data();
+    if (biased) {
+        g.epilogue = Epilogue::bias;
+        g.bias = mat(Bias.data(), N);
+    }
     linalg.gemm(g);
     auto expected = matmul_oracle(widen<Tracked>(a), widen<Tracked>(b), M, N, K, false, true);
     for (int64_t i = 0; i < std::ssize(expected); ++i) {
@@ -274,10 +298,19 @@ TEST_CASE("runtime/linalg: products of FP8 that cuBLASLt does not document are r
     says("K must be a multiple of 16", [](Gemm& g) { g.K = 24; });
     says("rows of C of 16 bytes", [](Gemm& g) { g.N = 62; });
     says("do not begin at multiples of 16", [](Gemm& g) { g.A.ld = 72; });
-    says("do not begin at multiples of 16", [&](Gemm& g) { g.B.data = B.data() + 8, g.N = 32; });
+    says("do not begin at multiples of 16", [&](Gemm& g) {
+        g.B.data = B.data() + 8;
+        g.N = 32;
+    });
     says("a batch", [](Gemm& g) { g.batch_inner = 2; });
-    says("epilogue beside bias", [&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(bias.data(), 64); });
-    says("epilogue beside bias", [&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = g.C; });
+    says("epilogue beside bias", [&](Gemm& g) {
+        g.epilogue = Epilogue::bias;
+        g.bias = mat(bias.data(), 64);
+    });
+    says("epilogue beside bias", [&](Gemm& g) {
+        g.epilogue = Epilogue::gelu;
+        g.aux = g.C;
+    });
 }
 
 TEST_CASE("runtime/linalg: the algorithm that a search takes computes the same, whatever is added") {
@@ -301,8 +334,13 @@ TEST_CASE("runtime/linalg: a batch stride of 0 uses one matrix for all") {
     Guarded<float> B(b, stream);
     Guarded<float> C(batch * M * N, stream);
     Gemm g;
-    g.M = M, g.N = N, g.K = K, g.batch_inner = batch;
-    g.A = mat(A.data(), K), g.B = mat(B.data(), N, K * N), g.C = mat(C.data(), N, M * N);
+    g.M = M;
+    g.N = N;
+    g.K = K;
+    g.batch_inner = batch;
+    g.A = mat(A.data(), K);
+    g.B = mat(B.data(), N, K * N);
+    g.C = mat(C.data(), N, M * N);
     linalg.gemm(g);
     auto c = C.get();
     for (int i = 0; i < batch; ++i) {
@@ -331,11 +369,15 @@ TEST_CASE(
         for (Epilogue epilogue : {Epilogue::gelu, Epilogue::dgelu}) {
             Case c{.M = M, .N = N, .K = K, .alpha = alpha, .epilogue = epilogue};
             check_dtypes(c);
-            c.trans_b = true, c.padding = 1;
+            c.trans_b = true;
+            c.padding = 1;
             check_dtypes(c);
-            c.trans_a = true, c.beta = -0.5f, c.unbiased = true;
+            c.trans_a = true;
+            c.beta = -0.5f;
+            c.unbiased = true;
             check_dtypes(c);
-            c.padding = 0, c.addend = true;
+            c.padding = 0;
+            c.addend = true;
             check_dtypes(c);
         }
     }
@@ -369,11 +411,17 @@ TEST_CASE("runtime/linalg: gemm gives the same bits for any number of threads") 
         Guarded<float> BiasGrad(random_values<float>(c.M, 5), stream);
         Guarded<TC> Aux(random_values<TC>(int64_t{c.M} * round_up(c.N, 8), 6), stream);
         Gemm g;
-        g.M = c.M, g.N = c.N, g.K = c.K, g.trans_a = c.trans_a, g.trans_b = c.trans_b, g.beta = c.beta;
+        g.M = c.M;
+        g.N = c.N;
+        g.K = c.K;
+        g.trans_a = c.trans_a;
+        g.trans_b = c.trans_b;
+        g.beta = c.beta;
         g.A = mat(X.data(), c.trans_a ? c.M : c.K);
         g.B = symmetric ? g.A : mat(W.data(), c.trans_b ? c.K : c.N);
         g.C = mat(C.data(), c.N);
-        g.symmetric = symmetric, g.epilogue = c.epilogue;
+        g.symmetric = symmetric;
+        g.epilogue = c.epilogue;
         g.bias = c.epilogue == Epilogue::bias_grad ? mat(BiasGrad.data(), c.M) : mat(Bias.data(), c.N);
         g.aux = mat(Aux.data(), round_up(c.N, 8));
         linalg.gemm(g);
@@ -404,8 +452,11 @@ TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
     Guarded<bf16> A(random_values<bf16>(97 * 600, 1), stream);
     Guarded<bf16> C(97 * 97, stream);
     Gemm g;
-    g.M = g.N = 97, g.K = 600, g.trans_b = true;
-    g.A = g.B = mat(A.data(), 600), g.C = mat(C.data(), 97);
+    g.M = g.N = 97;
+    g.K = 600;
+    g.trans_b = true;
+    g.A = g.B = mat(A.data(), 600);
+    g.C = mat(C.data(), 97);
     linalg.gemm(g);
     size_t bytes = linalg.workspace_bytes();
     size_t device = device_bytes_in_use();
@@ -424,8 +475,10 @@ TEST_CASE("runtime/linalg: products that the library refuses are counted by kind
     auto refused = [&](int N, int ld, int offset, int calls) {
         Linalg linalg(stream);
         Gemm g;
-        g.M = g.K = size, g.N = N;
-        g.A = mat(memory.data(), size), g.B = mat(memory.data() + size * size + offset, ld);
+        g.M = g.K = size;
+        g.N = N;
+        g.A = mat(memory.data(), size);
+        g.B = mat(memory.data() + size * size + offset, ld);
         g.C = mat(memory.data() + 2 * size * size, ld);
         for (int i = 0; i < calls; ++i) linalg.gemm(g);
         stream.synchronize();
@@ -463,7 +516,8 @@ TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
     Buffer<bf16> half(64 * 64);
     Gemm good;
     good.M = good.N = good.K = 8;
-    good.A = good.B = mat(memory.data(), 8), good.C = mat(memory.data() + 1024, 8);
+    good.A = good.B = mat(memory.data(), 8);
+    good.C = mat(memory.data() + 1024, 8);
     auto message = [&](auto change) {
         Gemm g = good;
         change(g);
@@ -473,18 +527,40 @@ TEST_CASE("runtime/linalg: gemm refuses what it cannot do and names it") {
     REQUIRE(contains(message([](Gemm& g) { g.batch_outer = 0; }), "batch"));
     REQUIRE(contains(message([](Gemm& g) { g.A.data = nullptr; }), "A is null"));
     REQUIRE(contains(message([](Gemm& g) { g.B.ld = 7; }), "B is 8 x 8 but its row stride (ld) is 7"));
-    REQUIRE(contains(message([](Gemm& g) { g.trans_a = true, g.M = 9; }), "A is 8 x 9"));
+    REQUIRE(contains(message([](Gemm& g) {
+                         g.trans_a = true;
+                         g.M = 9;
+                     }),
+                     "A is 8 x 9"));
     REQUIRE(contains(message([&](Gemm& g) { g.B = mat(half.data(), 8); }), "B is bf16, expected float"));
     REQUIRE(contains(message([&](Gemm& g) { g.C = mat(half.data(), 8); }), "C is bf16"));
-    REQUIRE(contains(message([](Gemm& g) { g.symmetric = true, g.N = 7; }), "symmetric"));
+    REQUIRE(contains(message([](Gemm& g) {
+                         g.symmetric = true;
+                         g.N = 7;
+                     }),
+                     "symmetric"));
     REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::bias; }), "bias is null"));
-    REQUIRE(
-        contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = mat(half.data(), 8); }), "bias is bf16"));
-    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::bias, g.bias = g.A, g.batch_inner = 2; }), "batch"));
+    REQUIRE(contains(message([&](Gemm& g) {
+                         g.epilogue = Epilogue::bias;
+                         g.bias = mat(half.data(), 8);
+                     }),
+                     "bias is bf16"));
+    REQUIRE(contains(message([&](Gemm& g) {
+                         g.epilogue = Epilogue::bias;
+                         g.bias = g.A;
+                         g.batch_inner = 2;
+                     }),
+                     "batch"));
     REQUIRE(contains(message([](Gemm& g) { g.epilogue = Epilogue::gelu; }), "aux is null"));
-    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::gelu, g.aux = mat(half.data(), 8); }),
+    REQUIRE(contains(message([&](Gemm& g) {
+                         g.epilogue = Epilogue::gelu;
+                         g.aux = mat(half.data(), 8);
+                     }),
                      "aux is bf16, expected float"));
-    REQUIRE(contains(message([&](Gemm& g) { g.epilogue = Epilogue::dgelu, g.aux = mat(memory.data() + 2048, 12); }),
+    REQUIRE(contains(message([&](Gemm& g) {
+                         g.epilogue = Epilogue::dgelu;
+                         g.aux = mat(memory.data() + 2048, 12);
+                     }),
                      "aux has a row stride (ld) of 12, expected a multiple of 8"));
     REQUIRE(contains(message([&](Gemm& g) { g.addend = mat(half.data(), 8); }), "addend is bf16"));
     REQUIRE(contains(message([&](Gemm& g) { g.C.data = reinterpret_cast<char*>(g.C.data) + 2; }), "aligned"));

@@ -35,8 +35,12 @@ __device__ __forceinline__ int64_t global_thread() {
 __global__ void coordinates_kernel(unsigned* out) {
     wait_for_earlier_kernels();
     unsigned* o = out + 6 * global_thread();
-    o[0] = threadIdx.x, o[1] = threadIdx.y, o[2] = threadIdx.z;
-    o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
+    o[0] = threadIdx.x;
+    o[1] = threadIdx.y;
+    o[2] = threadIdx.z;
+    o[3] = blockIdx.x;
+    o[4] = blockIdx.y;
+    o[5] = blockIdx.z;
 }
 
 // Likewise, with barriers before and after the computation of the index.
@@ -45,8 +49,12 @@ __global__ void coordinates_after_barrier_kernel(unsigned* out) {
     __syncthreads();
     unsigned* o = out + 6 * global_thread();
     __syncthreads();
-    o[0] = threadIdx.x, o[1] = threadIdx.y, o[2] = threadIdx.z;
-    o[3] = blockIdx.x, o[4] = blockIdx.y, o[5] = blockIdx.z;
+    o[0] = threadIdx.x;
+    o[1] = threadIdx.y;
+    o[2] = threadIdx.z;
+    o[3] = blockIdx.x;
+    o[4] = blockIdx.y;
+    o[5] = blockIdx.z;
 }
 
 template <auto Kernel>

@@ -11,13 +11,13 @@ using namespace teon::test;
 
 namespace {
 
-// The n x n product X X^T, or X^T X if trans, by symmetric_product() if `own`, else by gemm().
+// The n x n product X X^T, or X^T X if trans, by symmetric_product() if `own_kernel`, else by gemm().
 struct SymmetricCase {
     int n, K, batch = 1;
     bool trans = false;
     float beta = 0.0f;
     int padding = 1;
-    bool own = false, addend = false;
+    bool own_kernel = false, addend = false;
     float alpha = 1.0f;
 };
 
@@ -35,7 +35,7 @@ std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
 
 template <typename T, typename TC>
 void check_symmetric(const SymmetricCase& s) {
-    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own, s.addend, s.alpha);
+    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own_kernel, s.addend, s.alpha);
     CAPTURE(name_of(dtype_of<T>), name_of(dtype_of<TC>));
     Stream stream;
     Linalg linalg(stream);
@@ -52,12 +52,18 @@ void check_symmetric(const SymmetricCase& s) {
     Guarded<TC> C(before, stream);
     Guarded<TC> Addend(addend, stream);
     Gemm g;
-    g.M = g.N = n, g.K = K, g.trans_a = s.trans, g.trans_b = !s.trans, g.alpha = s.alpha, g.beta = s.beta;
-    g.A = g.B = lx.mat(X.data()), g.C = lc.mat(C.data());
+    g.M = g.N = n;
+    g.K = K;
+    g.trans_a = s.trans;
+    g.trans_b = !s.trans;
+    g.alpha = s.alpha;
+    g.beta = s.beta;
+    g.A = g.B = lx.mat(X.data());
+    g.C = lc.mat(C.data());
     g.batch_inner = s.batch;
     g.symmetric = true;
     if (s.addend) g.addend = lc.mat(Addend.data());
-    if (s.own) {
+    if (s.own_kernel) {
         symmetric_product(g, s.addend ? g.addend : g.C, stream);
     } else {
         linalg.gemm(g);
@@ -97,7 +103,10 @@ void check_powers(int n) {
     Guarded<bf16> B(b, stream);
     Guarded<bf16> C(std::ssize(a), stream);
     Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
-    g.A = mat(A.data(), n), g.B = mat(B.data(), n), g.C = mat(C.data(), n), g.symmetric = true;
+    g.A = mat(A.data(), n);
+    g.B = mat(B.data(), n);
+    g.C = mat(C.data(), n);
+    g.symmetric = true;
     symmetric_product(g, g.C, stream);
     REQUIRE(compare(C.get(), cube, 0.0));
 }
@@ -122,7 +131,7 @@ TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirror
 
 TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored exactly, whatever the sizes") {
     auto check = [](SymmetricCase s) {
-        s.own = true;
+        s.own_kernel = true;
         check_symmetric<bf16, bf16>(s);
         check_symmetric<f16, f16>(s);
     };
@@ -150,7 +159,10 @@ TEST_CASE("runtime/symmetric_product: the result is symmetric even where sums di
     Guarded<f16> B(random_values<f16>(n * K, 2), stream);
     Guarded<f16> C(n * n, stream);
     Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-    g.A = mat(A.data(), K), g.B = mat(B.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
+    g.A = mat(A.data(), K);
+    g.B = mat(B.data(), K);
+    g.C = mat(C.data(), n);
+    g.symmetric = true;
     symmetric_product(g, g.C, stream);
     const auto c = C.get();
     auto mirrored = c;
@@ -167,7 +179,9 @@ TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads"
     REQUIRE(same_with_any_threads([&] {
         Guarded<bf16> C(n * n, stream);
         Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-        g.A = g.B = mat(X.data(), K), g.C = mat(C.data(), n), g.symmetric = true;
+        g.A = g.B = mat(X.data(), K);
+        g.C = mat(C.data(), n);
+        g.symmetric = true;
         symmetric_product(g, g.C, stream);
         return bytes_of(C.get());
     }));
@@ -177,20 +191,28 @@ TEST_CASE(
     "runtime/symmetric_product: unsupported products go to the library, and a rule decides where the kernel pays") {
     alignas(16) static bf16 memory[64 * 64];
     Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
-    good.A = good.B = good.C = mat(memory, 64), good.symmetric = true;
+    good.A = good.B = good.C = mat(memory, 64);
+    good.symmetric = true;
     auto supported = [&](auto change) {
         Gemm g = good;
         change(g);
         return symmetric_product_supports(g, g.C);
     };
     REQUIRE(supported([](Gemm&) {}));
-    REQUIRE(supported([](Gemm& g) { g.trans_a = true, g.trans_b = false, g.K = 63; }));
+    REQUIRE(supported([](Gemm& g) {
+        g.trans_a = true;
+        g.trans_b = false;
+        g.K = 63;
+    }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.symmetric = false; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.trans_a = true; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.K = 63; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.M = g.N = 63; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.A.ld = 65; }));
-    REQUIRE_FALSE(supported([](Gemm& g) { g.batch_inner = 2, g.C.stride_inner = 65; }));
+    REQUIRE_FALSE(supported([](Gemm& g) {
+        g.batch_inner = 2;
+        g.C.stride_inner = 65;
+    }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.B.data = memory + 1; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.C.dtype = DType::f32; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.A.dtype = g.B.dtype = g.C.dtype = DType::f32; }));

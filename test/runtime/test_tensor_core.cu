@@ -71,10 +71,13 @@ template <typename T>
 __global__ void mma_kernel(float* d, const uint32_t* a, const uint32_t* b) {
     wait_for_earlier_kernels();
     const int lane = static_cast<int>(threadIdx.x);
-    uint32_t left[4];
+    uint32_t a_fragment[4];
     float sum[4];
-    for (int i = 0; i < 4; ++i) left[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
-    mma_m16n8k16<T>(sum, left, b[lane * 2], b[lane * 2 + 1]);
+    for (int i = 0; i < 4; ++i) {
+        a_fragment[i] = a[lane * 4 + i];
+        sum[i] = d[lane * 4 + i];
+    }
+    mma_m16n8k16<T>(sum, a_fragment, b[lane * 2], b[lane * 2 + 1]);
     for (int i = 0; i < 4; ++i) d[lane * 4 + i] = sum[i];
 }
 
