@@ -21,7 +21,7 @@
 
 #include "cpu/include/cuda_runtime.h"
 
-// Kernels are inlined into the loop that runs them: run_threads.
+// Kernels are inlined into the loop that runs them, run_threads, and (gnu_inline) not compiled a second time.
 #define __global__ inline __attribute__((always_inline, gnu_inline))
 #define __device__
 #define __host__

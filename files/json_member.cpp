@@ -7,8 +7,9 @@ namespace teon {
 JsonMember::JsonMember() : JsonMember(nlohmann::json::object()) {}
 JsonMember::JsonMember(const nlohmann::json& value) : value_(std::make_unique<nlohmann::json>(value)) {}
 JsonMember::JsonMember(const JsonMember& other) : JsonMember(*other) {}
-JsonMember& JsonMember::operator=(const JsonMember& other) {
-    *value_ = *other;
+JsonMember& JsonMember::operator=(const JsonMember& other) { return *this = *other; }
+JsonMember& JsonMember::operator=(const nlohmann::json& value) {
+    *value_ = value;
     return *this;
 }
 JsonMember::~JsonMember() = default;

@@ -9,9 +9,10 @@ namespace teon {
 class JsonMember {
 public:
     JsonMember();  // an empty object
-    JsonMember(const nlohmann::json& value);
+    explicit JsonMember(const nlohmann::json& value);
     JsonMember(const JsonMember& other);
     JsonMember& operator=(const JsonMember& other);
+    JsonMember& operator=(const nlohmann::json& value);
     ~JsonMember();
 
     nlohmann::json& operator*() { return *value_; }

@@ -139,6 +139,12 @@ size_t static_shared_bytes() {
     return (attributes.sharedSizeBytes + 1023) / 1024 * 1024;
 }
 
+// Lets launches of Kernel use `bytes` of dynamic shared memory.
+template <auto Kernel>
+cudaError_t allow_shared_bytes(size_t bytes) {
+    return cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
     static const bool early = may_start_early<Kernel>();
@@ -201,6 +207,11 @@ size_t static_shared_bytes() {
     return cpu::kStaticSharedBytes;
 }
 
+template <auto Kernel>
+cudaError_t allow_shared_bytes(size_t bytes) {  // an inlined kernel has no address
+    return cudaFuncSetAttribute(nullptr, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
     static const std::string name = kernel_name<Kernel>();
@@ -214,15 +225,14 @@ cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
 namespace detail {
 
 template <auto Kernel, typename... P, typename... Args>
-void launch(void (*)(P...), const LaunchConfig& c, const Stream& stream, Args&&... args) {
+void launch(std::type_identity<void (*)(P...)>, const LaunchConfig& c, const Stream& stream, Args&&... args) {
     static_assert(sizeof...(P) == sizeof...(Args), "launch: the kernel takes another number of arguments");
     static_assert((std::is_trivially_copyable_v<P> && ...), "launch: a kernel's parameters are copied as bytes");
     check_launch(c);
     if (c.empty()) return;
     cudaError_t status = cudaSuccess;
     static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // bytes that every device grants unasked
-    if (c.smem > granted)
-        status = cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(c.smem));
+    if (c.smem > granted) status = allow_shared_bytes<Kernel>(c.smem);
     if (status == cudaSuccess)
         status = start<Kernel, P...>(c, static_cast<cudaStream_t>(stream.handle()), static_cast<P>(args)...);
     CHECK(status == cudaSuccess,
@@ -249,7 +259,7 @@ size_t most_dynamic_shared() {
 template <auto Kernel, typename... Args>
 void launch(const LaunchConfig& c, const Stream& stream, Args&&... args) {
     const ProfileScope profile(stream, detail::kernel_name<Kernel>);
-    detail::launch<Kernel>(Kernel, c, stream, std::forward<Args>(args)...);
+    detail::launch<Kernel>(std::type_identity<decltype(Kernel)>(), c, stream, std::forward<Args>(args)...);
 }
 
 namespace simt {

@@ -434,7 +434,7 @@ private:
         saved_at_ = StopRequest::Clock::now();
         save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
-                     metrics_.position(), run_},
+                     metrics_.position(), JsonMember(run_)},
                     best, wait);
     }
 

@@ -131,7 +131,7 @@ struct Trained {
         s.control.skipped_in_row = 1;
         s.control.loss_stats = {0.1f, 1e-30f, 17};
         s.control.grad_norm_stats = {1e30f, 0.3f, 128};
-        s.run = {{"options", {{"lr", 0.1f}}}};
+        *s.run = {{"options", {{"lr", 0.1f}}}};
         s.log = {1000 * step, 0xfedcba9876543210};
         return s;
     }
