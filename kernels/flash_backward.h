@@ -21,12 +21,12 @@ __device__ inline int document_end(const int* documents, int t, int T) {
     return low;
 }
 
-// Calls f(x, stats) for each score of a transposed product, whose columns are queries.
-template <int M, int N, typename F>
-__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
+// Calls f(x, of_query[column]) for each score x of a transposed product, whose columns are queries.
+template <int M, int N, typename T, typename F>
+__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const T* of_query, F f) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const auto pair = load_vec<2>(rows + flash_column(n, 0));
+        const auto pair = load_vec<2>(of_query + flash_column(n, 0));
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
