@@ -308,12 +308,8 @@ struct HopperQueryGradient : HopperBackward<HS> {
 
     __device__ __forceinline__ void consume(bf16* dqkv, float* partial, const RowStats* stats) const {
         const FlashRows<1, HS> rows(s, b, query + kRows * hopper_consumer() + 16 * hopper_warp());
-        RowStats of_row[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int t = rows.row(0, half);
-            of_row[half] = t < s.T ? stats[s.row(b, head, t)] : RowStats{};
-        }
+        RowStats of_row[1][2];
+        load_row_stats(of_row, stats, rows, head);
         typename Base::Gradient dq = {};
         typename Base::Scores p;
         typename Base::Scores ds;
@@ -324,7 +320,8 @@ struct HopperQueryGradient : HopperBackward<HS> {
 #pragma unroll
             for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[i / 2][0]));
+                for (int i = 0; i < 4; ++i)
+                    p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[0][i / 2][0]));
             }
             // Masked here and not in dS: the branch keeps the wait for dP behind the exponentials, as the loop in
             // attention_flash_hopper.cu does.
@@ -333,7 +330,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
 #pragma unroll
             for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[i / 2][1]);
+                for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[0][i / 2][1]);
             }
         };
         this->run_overlapped(

@@ -25,6 +25,8 @@ struct HopperForward {
     using Stage = HopperStage<kStages>;
     static constexpr size_t kBytes = static_cast<size_t>((1 + 2 * kStages) * Tile::kBytes);
     static_assert(kRows == 64 * kHopperConsumers);
+    static constexpr int N = kRows / 8;
+    static constexpr int C = HS / 8;
 
     const FlashShape<HS>& s;
     bf16* shared;
@@ -60,8 +62,6 @@ struct HopperForward {
     }
 
     __device__ __forceinline__ void consume(bf16* out, float* lse) const {
-        constexpr int N = kRows / 8;
-        constexpr int C = HS / 8;
         const int consumer = hopper_consumer();
         const int first_row = 64 * consumer;
         const FlashRows<1, HS> rows(s, b, query + first_row + 16 * hopper_warp());

@@ -21,6 +21,20 @@ __device__ inline int document_end(const int* documents, int t, int T) {
     return low;
 }
 
+// Reads the statistics of the rows of query head h; of rows beyond T they are 0.
+template <int M, int HS>
+__device__ __forceinline__ void load_row_stats(RowStats (&of_row)[M][2], const RowStats* stats,
+                                               const FlashRows<M, HS>& rows, int h) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int t = rows.row(m, half);
+            of_row[m][half] = t < rows.s.T ? stats[rows.s.row(rows.b, h, t)] : RowStats{};
+        }
+    }
+}
+
 // Calls f(x, of_query[column]) for each score x of a transposed product, whose columns are queries.
 template <int M, int N, typename T, typename F>
 __device__ __forceinline__ void for_columns(float (&x)[M][N][4], const T* of_query, F f) {
