@@ -304,8 +304,16 @@ void bulk_store(Warp& w, const Instruction& i, Lanes lanes) {
         check_tile(w, i, l, map, at, from, shared);
         const uint32_t bytes = bytes_of(map);
         BulkRead read = {w.bulk_committed[static_cast<size_t>(l)], {}};
-        if (bytes && !shared.begin_copy_reads(w.clock, w.index, l, from, bytes, read.reads))
-            fail(w, i, l, shared.wrong());
+        // Bytes for elements outside of the tensor are not read.
+        for_rows(map, at, [&](uint32_t offset, uint64_t, uint32_t begin, uint32_t end) {
+            for (uint32_t chunk = begin / kUnit * kUnit; chunk < end; chunk += kUnit) {
+                const uint32_t place = place_in_tile(map, from, offset + chunk);
+                if (shared.is_fenced(place, kUnit) != SharedMemory::Fenced::yes)
+                    alarm(w, i, l, "copies " + shared.wrong());
+                if (!shared.begin_copy_reads(w.clock, w.index, l, place, std::min(kUnit, end - chunk), read.reads))
+                    fail(w, i, l, shared.wrong());
+            }
+        });
         const Reducer reducer = how == Reduce::none ? nullptr : reducer_of(is_tensor ? map.type : i.width);
         if (how != Reduce::none && !reducer) fail(w, i, l, "a reduction of a type that is not modelled");
         const int element = is_tensor ? map.element_bytes : static_cast<int>(i.bytes);

@@ -74,6 +74,12 @@ Block& block_of_address(Warp& w, const Instruction& i, int lane, uint64_t& addre
     return block;
 }
 
+bool is_of_ended_block(const Warp& w, uint64_t address) {
+    const uint64_t rank = (address >> kRankShift) - 1;
+    return address >= kOwnShared && w.block->cluster && rank < w.block->cluster->blocks.size() &&
+           w.block->cluster->blocks[rank]->has_ended;
+}
+
 uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes) {
     Block& owner = block_of_address(w, i, lane, address);
     const auto at = static_cast<uint32_t>(address);
@@ -124,7 +130,6 @@ void rank_of_address(Warp& w, const Instruction& i, Lanes lanes) {
 
 // Whole warps arrive: code by nvcc and CUTLASS makes its barriers so.
 void cluster_arrive(Warp& w, const Instruction& i, Lanes lanes) {
-    if (lanes != w.live) fail(w, i, first_lane(w.live & ~lanes), "only some lanes of the warp arrive");
     if (w.cluster_arrivals != w.cluster_passes)
         fail(w, i, first_lane(lanes), "arrives at the barrier of the cluster twice without waiting for it");
     merge(w.block->at_cluster_barrier[w.cluster_arrivals % 2], release(w, lanes));
@@ -144,6 +149,9 @@ void cluster_wait(Warp& w, const Instruction& i, Lanes lanes) {
     if (w.cluster_arrivals == w.cluster_passes)
         fail(w, i, first_lane(lanes), "waits for the barrier of the cluster without having arrived");
     acquire(w, w.block->at_cluster_barrier[w.cluster_passes % 2]);
+    w.cluster_passed |= lanes;
+    if ((w.live & ~w.cluster_passed) != 0) return;
+    w.cluster_passed = 0;
     ++w.cluster_passes;
 }
 

@@ -20,6 +20,8 @@ inline constexpr uint64_t kOwnShared = uint64_t{1} << kRankShift;
 
 // Returns the block that the address names, and reduces the address to its shared memory.
 Block& block_of_address(Warp& w, const Instruction& i, int lane, uint64_t& address);
+// Whether the address is in the memory of a block that has ended.
+bool is_of_ended_block(const Warp& w, uint64_t address);
 // An access to the memory of another block of the cluster: checks it and returns its location. `values`: what a store
 // will write.
 uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes);

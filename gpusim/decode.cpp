@@ -432,6 +432,7 @@ private:
 
     void cluster_barrier() {
         if (has("arrive")) {
+            instruction_.kind = Kind::aligned;
             instruction_.run = &cluster_arrive;
         } else if (has("wait")) {
             instruction_.kind = Kind::poll;
@@ -828,10 +829,17 @@ private:
         i.variant = static_cast<uint8_t>(variant(kAtomics));
         const std::string_view type = parts_.back();
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
-        if ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2")) refuse("the type");
+        const bool pairs = type == "bf16x2" || type == "f16x2";
+        const bool halves = type == "bf16" || type == "f16";
+        if ((pairs || halves) && i.variant != static_cast<uint8_t>(AtomicOp::add)) refuse("the operation");
+        if (!halves && !pairs && ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2"))) refuse("the type");
         i.sign = type[0] == 's';
         i.width = type[0] == 'f';  // whether the type is a float
         i.run = &atomic;
+        if (pairs || halves) {
+            i.run = &atomic_add_half;
+            i.width = type[0] == 'b';  // whether it is bf16
+        }
         size_t k = 0;
         if (returns) exact(op(k++), i.bytes);
         address(op(k++));

@@ -100,6 +100,8 @@ void mbarrier_arrive(Warp& w, const Instruction& i, Lanes lanes) {  // [state,] 
     const int k = i.destinations;
     const Views views = release(w, lanes);
     for_lanes(lanes, [&](int l) {
+        if (is_of_ended_block(w, address_of(w, i, k, l)))
+            return alarm(w, i, l, "arrives at an mbarrier of a block of the cluster that has ended");
         Mbarrier& m = find_mbarrier(w, i, l, address_of(w, i, k, l));
         if (k) w.operand<uint64_t>(i, 0)[l] = m.phase;
         const uint32_t operand = w.operand<uint32_t>(i, k + 1)[l];

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "gpusim/cluster.h"
 #include "gpusim/counts.h"
+#include "gpusim/half.h"
 
 namespace teon::gpusim {
 
@@ -299,7 +300,7 @@ uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t addre
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
     if (w.block->cluster) check_against_remote(w, i, lane, static_cast<uint32_t>(address), bytes, false);
-    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes)) fail(w, i, lane, shared.wrong());
+    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes)) alarm(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -309,7 +310,7 @@ uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t addr
     SharedMemory& shared = w.block->shared;
     if (w.block->cluster) check_against_remote(w, i, lane, static_cast<uint32_t>(address), bytes, true);
     if (!shared.write(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes, value))
-        fail(w, i, lane, shared.wrong());
+        alarm(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -332,6 +333,37 @@ void atomic(Warp& w, const Instruction& i, Lanes lanes) {
     if (i.width) return i.bytes == 4 ? atomic_of<float>(w, i, lanes) : atomic_of<double>(w, i, lanes);
     if (i.sign) return i.bytes == 4 ? atomic_of<int32_t>(w, i, lanes) : atomic_of<int64_t>(w, i, lanes);
     return i.bytes == 4 ? atomic_of<uint32_t>(w, i, lanes) : atomic_of<uint64_t>(w, i, lanes);
+}
+
+namespace {
+
+template <typename H, typename Bits>
+void add_halves(Warp& w, const Instruction& i, Lanes lanes) {
+    const int first = i.destinations;
+    const Addresses a = addresses(w, i, first);
+    const Bits* b = w.operand<Bits>(i, first + 1);
+    count_access(w, i, lanes, a, sizeof(Bits));
+    const auto sum = [](Bits x, Bits y) {
+        Bits result = 0;
+        for (size_t shift = 0; shift < 8 * sizeof(Bits); shift += 16) {
+            const auto half = [&](Bits v) { return H::widen(static_cast<uint16_t>(v >> shift)); };
+            result |= static_cast<Bits>(Bits{H::narrow(half(x) + half(y))} << shift);
+        }
+        return result;
+    };
+    for_lanes(lanes, [&](int l) {
+        auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(Bits), false, nullptr));
+        Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(p, &old, sum(old, b[l]), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+        if (first) w.operand<Bits>(i, 0)[l] = old;
+    });
+}
+
+}  // namespace
+
+void atomic_add_half(Warp& w, const Instruction& i, Lanes lanes) {
+    if (i.bytes == 4) return i.width ? add_halves<HalfBf16, uint32_t>(w, i, lanes) : add_halves<HalfF16, uint32_t>(w, i, lanes);
+    return i.width ? add_halves<HalfBf16, uint16_t>(w, i, lanes) : add_halves<HalfF16, uint16_t>(w, i, lanes);
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------------

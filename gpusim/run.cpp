@@ -163,7 +163,7 @@ private:
         if (i.kind == Kind::aligned) {
             if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");
             if (lanes != w_.live) return 0;
-            if (lanes != kAllLanes)
+            if (lanes != kAllLanes && i.run != &cluster_arrive)  // of which returned lanes are no part
                 fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
             if (i.run == &wgmma_wait && !have_begun_products(w_, i)) return 0;
             i.run(w_, i, lanes);
@@ -390,6 +390,7 @@ public:
             w.bulk_committed = {};
             w.seen_of.assign(block_.cluster ? launch.cluster.count() : 0, View{});
             w.cluster_arrivals = w.cluster_passes = 0;
+            w.cluster_passed = 0;
             WarpRunner(w, random()).divide();
         }
     }

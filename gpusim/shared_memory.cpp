@@ -353,11 +353,11 @@ void SharedMemory::keep_async_reads(int warp, const Reads& reads) {
 }
 
 bool SharedMemory::begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads) {
-    if (is_fenced(at, bytes) != Fenced::yes || !sees(clock, warp, lane, at, bytes)) return false;
+    if (!sees(clock, warp, lane, at, bytes)) return false;
     if (copy_readers_.empty()) copy_readers_.resize(async_readers_.size());
     for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
         copy_readers_[unit][static_cast<size_t>(warp)] = kReading;
-        reads.push_back(unit);
+        if (reads.empty() || reads.back() != unit) reads.push_back(unit);
     }
     return true;
 }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/report.h"
 
 namespace teon::gpusim {
 
@@ -35,7 +36,7 @@ std::string place_and(const Warp& w, const Instruction& i, int lane, const std::
 
 struct Notes {
     std::mutex mutex;
-    std::set<const Instruction*> places;
+    std::set<const Instruction*> places, alarms;
     std::vector<std::string> texts;
 };
 Notes& all_notes() {  // never destroyed: work may run while the process ends
@@ -49,12 +50,20 @@ void fail(const Warp& w, const Instruction& i, int lane, const std::string& what
     throw Error(place_and(w, i, lane, what));
 }
 
+void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+    if (!goes_on()) fail(w, i, lane, what);
+    Notes& all = all_notes();
+    const std::lock_guard lock(all.mutex);
+    if (all.alarms.insert(&i).second) report_alarm(place_and(w, i, lane, what));
+}
+
 void note(const Warp& w, const Instruction& i, int lane, const std::string& what) {
     Notes& all = all_notes();
     const std::lock_guard lock(all.mutex);
     if (!all.places.insert(&i).second) return;
     all.texts.push_back(place_and(w, i, lane, what));
     fmt::print(stderr, "note: {}\n", all.texts.back());
+    report_note();
 }
 
 std::vector<std::string> notes() {

@@ -89,6 +89,7 @@ struct Warp {
     std::array<int, 32> bulk_committed{};
     std::vector<View> seen_of;                           // as clock.seen, of each block of the cluster
     uint32_t cluster_arrivals = 0, cluster_passes = 0;  // at the barrier of the cluster
+    Lanes cluster_passed = 0;                           // lanes that have passed its current phase
     std::vector<Product> products;
     int products_begun = 0;
     std::vector<int> begun_at_commit;      // products_begun at each wgmma.commit_group
@@ -181,6 +182,8 @@ struct Block {
 
 // Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
+// The same if the first alarm ends a kernel; else prints it, once for each instruction, and returns (gpusim/report.h).
+void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what);
 // Reports behaviour that the manual forbids but that published kernels rely on: once for each instruction, on stderr.
 void note(const Warp& w, const Instruction& i, int lane, const std::string& what);
 std::vector<std::string> notes();  // all so far

@@ -26,6 +26,7 @@
 #include "gpusim/host/pages.h"
 #include "gpusim/limits.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/report.h"
 #include "gpusim/run.h"
 
 namespace teon::gpusim {
@@ -169,7 +170,13 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
                                std::sort(memory.begin(), memory.end(),
                                          [](const Range& a, const Range& b) { return a.begin < b.begin; });
                                KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel.counts;
-                               run(p, l, parameters, memory, counts);
+                               report_launch(p.name, l.grid.count());
+                               try {
+                                   run(p, l, parameters, memory, counts);
+                               } catch (const std::exception& error) {
+                                   report_alarm(error.what());
+                                   throw;
+                               }
                                if (counts) ++counts->launches;
                            });
     });
