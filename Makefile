@@ -43,7 +43,7 @@ STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
-MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
+MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libcusolver.so.12 libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := $(basename $(wildcard *.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
@@ -226,6 +226,10 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
+foreign: $(MODEL_GPU) | venv  ## Kernels of other projects on the modelled GPU (CUTLASS=DIR FLASH=DIR LLMC=DIR FASTCU=DIR)
+	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
+	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' foreign)
+
 test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $<
 
@@ -330,6 +334,6 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-check \
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-check \
         check-layers test-docs syntax lint tidy bench bench-gpu setup packages check-packages venv \
         deps-headers format format-check clean help

@@ -86,8 +86,8 @@ uint32_t place_in_tile(const TensorMap& map, uint32_t tile, uint32_t offset) {
 }
 
 // Reads coordinates from the operands after the map's, and checks the tile.
-void read_tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, int first, int coordinates,
-               int32_t* at, uint32_t tile) {
+void read_tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, int first, int coordinates, int32_t* at,
+               uint32_t tile) {
     if (coordinates != map.rank)
         fail(w, i, lane, fmt::format("{} coordinates for a tensor map of rank {}", coordinates, map.rank));
     for (int d = 0; d < map.rank; ++d) at[d] = w.operand<int32_t>(i, first + d)[lane];
@@ -99,9 +99,9 @@ void check_tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, c
                 const SharedMemory& shared) {
     const uint64_t bytes = bytes_of(map);
     if (tile + bytes > shared.size())
-        fail(w, i, lane,
-             fmt::format("{} bytes at byte {} of shared memory, of which the block has {}", bytes, tile,
-                         shared.size()));
+        fail(
+            w, i, lane,
+            fmt::format("{} bytes at byte {} of shared memory, of which the block has {}", bytes, tile, shared.size()));
     for_rows(map, at, [&](uint32_t, uint64_t address, uint32_t begin, uint32_t end) {
         if (begin == end) return;
         device_memory(w, i, lane, address + begin, 1);
@@ -129,12 +129,12 @@ void bulk_load(Warp& w, const Instruction& i, Lanes lanes) {
     const bool is_tensor = i.variant & bulk::kTensor;
     const bool multicasts = i.variant & bulk::kMulticast;
     for_lanes(lanes, [&](int l) {
-        Block& own = *w.block;
-        BulkCopy c = {&i, &w, l, 0, 0, 1u << own.rank, {}, {}};
+        Block& sender = *w.block;
+        BulkCopy c = {&i, &w, l, 0, 0, 1u << sender.rank, {}, {}};
         const int at_mbarrier = i.count - 1 - multicasts;
         uint64_t to = w.operand<uint32_t>(i, 0)[l];
         uint64_t mbarrier = w.operand<uint32_t>(i, at_mbarrier)[l];
-        if (&block_of_address(w, i, l, to) != &own || &block_of_address(w, i, l, mbarrier) != &own)
+        if (&block_of_address(w, i, l, to) != &sender || &block_of_address(w, i, l, mbarrier) != &sender)
             fail(w, i, l, "a copy to the shared memory of another block, which is only modelled with .multicast");
         c.to = static_cast<uint32_t>(to);
         c.mbarrier = static_cast<uint32_t>(mbarrier);
@@ -148,25 +148,24 @@ void bulk_load(Warp& w, const Instruction& i, Lanes lanes) {
         if (multicasts) c.ranks = w.operand<uint16_t>(i, i.count - 1)[l];
         const uint32_t bytes = bytes_of(c.map);
         find_mbarrier(w, i, l, c.mbarrier);
-        // NVIDIA's own examples omit this fence between mbarrier.init and the first copy.
-        if (own.shared.is_fenced(c.mbarrier, kMbarrierBytes) != SharedMemory::Fenced::yes)
-            note(w, i, l, "signals " + own.shared.wrong());
-        check_tile(w, i, l, c.map, c.at, c.to, own.shared);
-        const uint32_t known = own.cluster ? (uint32_t{1} << own.cluster->blocks.size()) - 1 : 1;
-        if (c.ranks == 0 || c.ranks & ~known)
-            fail(w, i, l, fmt::format("the receivers {:#x} of a cluster with the blocks {:#x}", c.ranks, known));
-        for_receivers(own, c.ranks, [&](Block& receiver) {
-            if (receiver.has_ended)
-                fail(w, i, l, fmt::format("receiver {} of the copy has ended", receiver.rank));
-            if (&receiver != &own) find_mbarrier(w, i, l, ((uint64_t{receiver.rank} + 1) << kRankShift) + c.mbarrier);
-            const bool begins =
-                &receiver == &own
-                    ? own.shared.begin_copy(w.clock, w.index, l, c.to, bytes, true)
-                    : receiver.shared.begin_remote_copy(w.seen_of[receiver.rank], c.to, bytes);
+        // NVIDIA's sender examples omit this fence between mbarrier.init and the first copy.
+        if (sender.shared.is_fenced(c.mbarrier, kMbarrierBytes) != SharedMemory::Fenced::yes)
+            note(w, i, l, "signals " + sender.shared.wrong());
+        check_tile(w, i, l, c.map, c.at, c.to, sender.shared);
+        const uint32_t ranks_there = sender.cluster ? (uint32_t{1} << sender.cluster->blocks.size()) - 1 : 1;
+        if (c.ranks == 0 || c.ranks & ~ranks_there)
+            fail(w, i, l, fmt::format("the receivers {:#x} of a cluster with the blocks {:#x}", c.ranks, ranks_there));
+        for_receivers(sender, c.ranks, [&](Block& receiver) {
+            if (receiver.has_ended) fail(w, i, l, fmt::format("receiver {} of the copy has ended", receiver.rank));
+            if (&receiver != &sender)
+                find_mbarrier(w, i, l, ((uint64_t{receiver.rank} + 1) << kRankShift) + c.mbarrier);
+            const bool begins = &receiver == &sender
+                                    ? sender.shared.begin_copy(w.clock, w.index, l, c.to, bytes, true)
+                                    : receiver.shared.begin_remote_copy(w.seen_of[receiver.rank], c.to, bytes);
             if (!begins) fail(w, i, l, receiver.shared.wrong());
         });
         count_bytes(w, i, bytes);
-        own.bulk.push_back(c);
+        sender.bulk.push_back(c);
     });
 }
 
@@ -200,10 +199,10 @@ void land(Block& b, size_t k) {
             // Who waits sees the copy, but not what its thread has done since.
             const auto self = static_cast<size_t>(w.index);
             Views only_copy;
-            only_copy.own[self] = b.shared.release(w.clock, w.index, kAllLanes)[self];
+            only_copy.of_block[self] = b.shared.release(w.clock, w.index, kAllLanes)[self];
             if (b.cluster) {
                 only_copy.of_ranks.resize(b.cluster->blocks.size());
-                only_copy.of_ranks[b.rank] = only_copy.own;
+                only_copy.of_ranks[b.rank] = only_copy.of_block;
             }
             merge(it->second.arrived, only_copy);
         } else {
@@ -221,7 +220,8 @@ template <typename T>
 T reduced(Reduce how, T old, T more) {
     if (how == Reduce::add) {
         if constexpr (std::is_integral_v<T>)
-            return static_cast<T>(static_cast<std::make_unsigned_t<T>>(old) + static_cast<std::make_unsigned_t<T>>(more));
+            return static_cast<T>(static_cast<std::make_unsigned_t<T>>(old) +
+                                  static_cast<std::make_unsigned_t<T>>(more));
         else
             return old + more;
     }

@@ -41,22 +41,22 @@ void check_others(Warp& w, const Instruction& i, int lane, const Block& owner, u
 }  // namespace
 
 void merge(Views& into, const Views& more) {
-    if (more.of_ranks.empty()) return merge(into.own, more.own);
+    if (more.of_ranks.empty()) return merge(into.of_block, more.of_block);
     into.of_ranks.resize(more.of_ranks.size());
     for (size_t rank = 0; rank < more.of_ranks.size(); ++rank) merge(into.of_ranks[rank], more.of_ranks[rank]);
 }
 
 Views release(Warp& w, Lanes lanes) {
-    const View own = w.block->shared.release(w.clock, w.index, lanes);
-    if (!w.block->cluster) return {own};
+    const View released = w.block->shared.release(w.clock, w.index, lanes);
+    if (!w.block->cluster) return {released};
     Views views = {{}, w.seen_of};
     views.of_ranks.resize(w.block->cluster->blocks.size());
-    merge(views.of_ranks[w.block->rank], own);
+    merge(views.of_ranks[w.block->rank], released);
     return views;
 }
 
 void acquire(Warp& w, const Views& views) {
-    if (views.of_ranks.empty()) return merge(w.clock.seen, views.own);
+    if (views.of_ranks.empty()) return merge(w.clock.seen, views.of_block);
     merge(w.clock.seen, views.of_ranks[w.block->rank]);
     w.seen_of.resize(views.of_ranks.size());
     for (size_t rank = 0; rank < views.of_ranks.size(); ++rank) merge(w.seen_of[rank], views.of_ranks[rank]);

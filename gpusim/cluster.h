@@ -28,7 +28,7 @@ uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address
 // An access to the own memory: checks it against those of other blocks.
 void check_against_remote(Warp& w, const Instruction& i, int lane, uint32_t at, uint32_t bytes, bool writes);
 
-void map_address(Warp&, const Instruction&, Lanes);    // mapa: d, a, rank
+void map_address(Warp&, const Instruction&, Lanes);      // mapa: d, a, rank
 void rank_of_address(Warp&, const Instruction&, Lanes);  // getctarank: d, a
 void cluster_arrive(Warp&, const Instruction&, Lanes);
 void cluster_wait(Warp&, const Instruction&, Lanes);

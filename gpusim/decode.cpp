@@ -98,9 +98,10 @@ const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
                                   {"%clock_hi", Special::clock_high},
                                   {"%clock64", Special::clock},
                                   {"%globaltimer", Special::clock}};
-const Names<Space> kSpaces = {{"global", Space::global}, {"shared", Space::shared}, {"shared::cta", Space::shared},
-                              {"shared::cluster", Space::shared},
-                              {"local", Space::local},   {"param", Space::param},   {"const", Space::constant}};
+const Names<Space> kSpaces = {{"global", Space::global},      {"shared", Space::shared},
+                              {"shared::cta", Space::shared}, {"shared::cluster", Space::shared},
+                              {"local", Space::local},        {"param", Space::param},
+                              {"const", Space::constant}};
 const Names<AtomicOp> kAtomics = {{"add", AtomicOp::add},   {"min", AtomicOp::min}, {"max", AtomicOp::max},
                                   {"and", AtomicOp::and_},  {"or", AtomicOp::or_},  {"xor", AtomicOp::xor_},
                                   {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas}, {"inc", AtomicOp::inc},
@@ -244,18 +245,37 @@ private:
             i.guard_not = s.guard_not;
         }
         using Form = void (Decoder::*)();
-        static const Names<Form> forms = {
-            {"bra", &Decoder::branch},    {"exit", &Decoder::exit},   {"trap", &Decoder::trap},
-            {"brkpt", &Decoder::trap},    {"bar", &Decoder::barrier}, {"barrier", &Decoder::barrier},
-            {"shfl", &Decoder::shuffle_}, {"vote", &Decoder::vote_},  {"ldmatrix", &Decoder::matrix},
-            {"mma", &Decoder::mma},       {"cp", &Decoder::copy},     {"ld", &Decoder::memory},
-            {"ldu", &Decoder::memory},    {"st", &Decoder::memory},   {"atom", &Decoder::atomic_},
-            {"red", &Decoder::atomic_},   {"mov", &Decoder::move},    {"cvta", &Decoder::window},
-            {"call", &Decoder::call},     {"cvt", &Decoder::convert}, {"mbarrier", &Decoder::mbarrier},
-            {"fence", &Decoder::fence},   {"wgmma", &Decoder::wgmma}, {"setmaxnreg", &Decoder::max_registers},
-            {"elect", &Decoder::elect_},  {"match", &Decoder::match_}, {"redux", &Decoder::redux_},
-            {"activemask", &Decoder::active}, {"stmatrix", &Decoder::store_matrix_},
-            {"mapa", &Decoder::map_},     {"getctarank", &Decoder::rank_}};
+        static const Names<Form> forms = {{"bra", &Decoder::branch},
+                                          {"exit", &Decoder::exit},
+                                          {"trap", &Decoder::trap},
+                                          {"brkpt", &Decoder::trap},
+                                          {"bar", &Decoder::barrier},
+                                          {"barrier", &Decoder::barrier},
+                                          {"shfl", &Decoder::shuffle_},
+                                          {"vote", &Decoder::vote_},
+                                          {"ldmatrix", &Decoder::matrix},
+                                          {"mma", &Decoder::mma},
+                                          {"cp", &Decoder::copy},
+                                          {"ld", &Decoder::memory},
+                                          {"ldu", &Decoder::memory},
+                                          {"st", &Decoder::memory},
+                                          {"atom", &Decoder::atomic_},
+                                          {"red", &Decoder::atomic_},
+                                          {"mov", &Decoder::move},
+                                          {"cvta", &Decoder::window},
+                                          {"call", &Decoder::call},
+                                          {"cvt", &Decoder::convert},
+                                          {"mbarrier", &Decoder::mbarrier},
+                                          {"fence", &Decoder::fence},
+                                          {"wgmma", &Decoder::wgmma},
+                                          {"setmaxnreg", &Decoder::max_registers},
+                                          {"elect", &Decoder::elect_},
+                                          {"match", &Decoder::match_},
+                                          {"redux", &Decoder::redux_},
+                                          {"activemask", &Decoder::active},
+                                          {"stmatrix", &Decoder::store_matrix_},
+                                          {"mapa", &Decoder::map_},
+                                          {"getctarank", &Decoder::rank_}};
         const std::string_view first = parts_[0];
         if (first == "ret" && !outermost) {
             i.kind = Kind::branch;
@@ -515,12 +535,9 @@ private:
         if (count != k) refuse("the number of operands");
         if (waits) i.variant = static_cast<uint8_t>(what == "try_wait" ? Poll::try_wait : Poll::test_wait);
         if (arrives) i.variant = has("expect_tx");
-        static const Names<Handler> handlers = {{"init", &mbarrier_init},
-                                                {"inval", &mbarrier_inval},
-                                                {"arrive", &mbarrier_arrive},
-                                                {"expect_tx", &mbarrier_expect},
-                                                {"try_wait", &mbarrier_wait},
-                                                {"test_wait", &mbarrier_wait}};
+        static const Names<Handler> handlers = {{"init", &mbarrier_init},     {"inval", &mbarrier_inval},
+                                                {"arrive", &mbarrier_arrive}, {"expect_tx", &mbarrier_expect},
+                                                {"try_wait", &mbarrier_wait}, {"test_wait", &mbarrier_wait}};
         const auto handler = handlers.find(what);
         if (handler == handlers.end()) refuse("the variant");
         i.run = handler->second;
@@ -581,8 +598,8 @@ private:
     }
     void bulk_out(bool is_tensor) {
         Instruction& i = instruction_;
-        static const Names<Reduce> reductions = {{"add", Reduce::add}, {"min", Reduce::min},  {"max", Reduce::max},
-                                                 {"and", Reduce::and_}, {"or", Reduce::or_}, {"xor", Reduce::xor_}};
+        static const Names<Reduce> reductions = {{"add", Reduce::add},  {"min", Reduce::min}, {"max", Reduce::max},
+                                                 {"and", Reduce::and_}, {"or", Reduce::or_},  {"xor", Reduce::xor_}};
         static const Names<TensorMap::Type> types = {
             {"u32", TensorMap::kU32}, {"s32", TensorMap::kS32}, {"u64", TensorMap::kU64}, {"s64", TensorMap::kS64},
             {"f32", TensorMap::kF32}, {"f64", TensorMap::kF64}, {"f16", TensorMap::kF16}, {"bf16", TensorMap::kBf16}};
@@ -829,6 +846,7 @@ private:
         i.variant = static_cast<uint8_t>(variant(kAtomics));
         const std::string_view type = parts_.back();
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
+        if (has("v2") || has("v4") || has("v8")) refuse("a vector");
         const bool pairs = type == "bf16x2" || type == "f16x2";
         const bool halves = type == "bf16" || type == "f16";
         if ((pairs || halves) && i.variant != static_cast<uint8_t>(AtomicOp::add)) refuse("the operation");

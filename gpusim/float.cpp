@@ -89,11 +89,10 @@ void directed(Table& t, const std::string& mode) {
         return std::isfinite(x) ? Rounding::step(x, rest_of(a, b, c, x)) : x;
     };
     t["fma." + mode + ".f32"] = each_lane(fma);
-    t["fma." + mode + ".ftz.f32"] =
-        each_lane([](float a, float b, float c) {
-            const float x = std::fma(ftz(a), ftz(b), ftz(c));
-            return std::isfinite(x) ? ftz(Rounding::step(x, rest_of(ftz(a), ftz(b), ftz(c), x))) : x;
-        });
+    t["fma." + mode + ".ftz.f32"] = each_lane([](float a, float b, float c) {
+        const float x = std::fma(ftz(a), ftz(b), ftz(c));
+        return std::isfinite(x) ? ftz(Rounding::step(x, rest_of(ftz(a), ftz(b), ftz(c), x))) : x;
+    });
 }
 
 template <typename T>

@@ -41,7 +41,10 @@ struct Multiply {
 template <bool Greatest, bool KeepsNaN>
 struct Extreme {
     static float of(float a, float b) {
-        if (a != a || b != b) return KeepsNaN || (a != a && b != b) ? NAN : (a != a ? b : a);
+        const bool both = a != a && b != b;
+        if ((a != a || b != b) && (KeepsNaN || both)) return NAN;
+        if (a != a) return b;
+        if (b != b) return a;
         if (a == b) return std::signbit(a) == Greatest ? b : a;
         return (a > b) == Greatest ? a : b;
     }
@@ -58,9 +61,8 @@ uint32_t pair(uint16_t upper, uint16_t lower) { return uint32_t{upper} << 16 | l
 template <typename H, typename F>
 void binary(Table& t, const std::string& name, const std::string& type) {
     t[name + "." + type] = each_lane<one<H, F>>();
-    t[name + "." + type + "x2"] = each_lane([](uint32_t a, uint32_t b) {
-        return pair(one<H, F>(high(a), high(b)), one<H, F>(low(a), low(b)));
-    });
+    t[name + "." + type + "x2"] =
+        each_lane([](uint32_t a, uint32_t b) { return pair(one<H, F>(high(a), high(b)), one<H, F>(low(a), low(b))); });
 }
 
 template <typename H>

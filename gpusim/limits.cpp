@@ -44,8 +44,8 @@ cudaError_t check_launch(const Program& p, const GpuSheet& device, size_t grante
     if (c.count() > 1 && device.capability < 90) return refuse(cudaErrorInvalidValue, "clusters need sm_90");
     if (c.count() == 0 || c.count() > kMostOfCluster || l.grid.x % c.x || l.grid.y % c.y || l.grid.z % c.z)
         return refuse(cudaErrorInvalidConfiguration,
-                      fmt::format("clusters of {} blocks for a grid of {}; at most {}, and the grid a multiple", text(c),
-                                  text(l.grid), kMostOfCluster));
+                      fmt::format("clusters of {} blocks for a grid of {}; at most {}, and the grid a multiple",
+                                  text(c), text(l.grid), kMostOfCluster));
     if (p.max_threads && threads > static_cast<uint64_t>(p.max_threads))
         return refuse(cudaErrorLaunchOutOfResources,
                       fmt::format("{} threads; its __launch_bounds__ are {}", threads, p.max_threads));

@@ -141,7 +141,8 @@ bool is_ready(Warp& w, const Instruction& i, Lanes lanes) {
         for (const Warp& other : w.block->warps) others += &other != &w ? 32 * other.registers_held : 0;
         return others + 32 * static_cast<int>(i.offset) <= register_pool(w);
     }
-    if (static_cast<Poll>(i.variant) == Poll::cluster) return all_have_arrived(w);
+    if (static_cast<Poll>(i.variant) == Poll::cluster)  // without an arrival, cluster_wait says what is wrong
+        return w.cluster_arrivals == w.cluster_passes || all_have_arrived(w);
     bool ready = true;
     for_lanes(lanes, [&](int l) { ready &= has_ended(w, i, l, find_mbarrier(w, i, l, address_of(w, i, 1, l))); });
     return ready;
@@ -150,7 +151,8 @@ bool is_ready(Warp& w, const Instruction& i, Lanes lanes) {
 std::string what_is_missing(Warp& w, const Instruction& i, Lanes lanes) {
     if (static_cast<Poll>(i.variant) == Poll::registers)
         return fmt::format("{} registers a thread, of which the block has {}", i.offset, register_pool(w));
-    if (static_cast<Poll>(i.variant) == Poll::cluster) return "threads of the cluster, which have not come to its barrier";
+    if (static_cast<Poll>(i.variant) == Poll::cluster)
+        return "threads of the cluster, which have not come to its barrier";
     const int lane = first_lane(lanes);
     const uint32_t a = address_of(w, i, 1, lane);
     const Mbarrier& m = find_mbarrier(w, i, lane, a);

@@ -16,7 +16,7 @@ void mbarrier_init(Warp&, const Instruction&, Lanes);
 void mbarrier_inval(Warp&, const Instruction&, Lanes);
 void mbarrier_arrive(Warp&, const Instruction&, Lanes);  // variant: expect_tx
 void mbarrier_expect(Warp&, const Instruction&, Lanes);
-void mbarrier_wait(Warp&, const Instruction&, Lanes);    // sets the predicate; if true, acquires the arrivals' releases
+void mbarrier_wait(Warp&, const Instruction&, Lanes);  // sets the predicate; if true, acquires the arrivals' releases
 void fence_proxy(Warp&, const Instruction&, Lanes);
 void barrier_arrive(Warp&, const Instruction&, Lanes);
 void set_max_registers(Warp&, const Instruction&, Lanes);

@@ -362,7 +362,8 @@ void add_halves(Warp& w, const Instruction& i, Lanes lanes) {
 }  // namespace
 
 void atomic_add_half(Warp& w, const Instruction& i, Lanes lanes) {
-    if (i.bytes == 4) return i.width ? add_halves<HalfBf16, uint32_t>(w, i, lanes) : add_halves<HalfF16, uint32_t>(w, i, lanes);
+    if (i.bytes == 4)
+        return i.width ? add_halves<HalfBf16, uint32_t>(w, i, lanes) : add_halves<HalfF16, uint32_t>(w, i, lanes);
     return i.width ? add_halves<HalfBf16, uint16_t>(w, i, lanes) : add_halves<HalfF16, uint16_t>(w, i, lanes);
 }
 

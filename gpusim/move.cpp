@@ -82,6 +82,48 @@ void read_clock(Warp& w, const Instruction& i, Lanes lanes) {
 
 }  // namespace
 
+namespace {
+
+// The registers of clusters, which all lanes share.
+uint32_t of_cluster(Special which, const Block& b) {
+    const Extent3& grid = b.launch->grid;
+    const Extent3& cluster = b.launch->cluster;
+    switch (which) {
+        case Special::cluster_ctaid_x:
+            return b.index.x % cluster.x;
+        case Special::cluster_ctaid_y:
+            return b.index.y % cluster.y;
+        case Special::cluster_ctaid_z:
+            return b.index.z % cluster.z;
+        case Special::cluster_nctaid_x:
+            return cluster.x;
+        case Special::cluster_nctaid_y:
+            return cluster.y;
+        case Special::cluster_nctaid_z:
+            return cluster.z;
+        case Special::cluster_ctarank:
+            return b.rank;
+        case Special::cluster_nctarank:
+            return static_cast<uint32_t>(cluster.count());
+        case Special::clusterid_x:
+            return b.index.x / cluster.x;
+        case Special::clusterid_y:
+            return b.index.y / cluster.y;
+        case Special::clusterid_z:
+            return b.index.z / cluster.z;
+        case Special::nclusterid_x:
+            return grid.x / cluster.x;
+        case Special::nclusterid_y:
+            return grid.y / cluster.y;
+        case Special::nclusterid_z:
+            return grid.z / cluster.z;
+        default:
+            return 0;
+    }
+}
+
+}  // namespace
+
 void move_special(Warp& w, const Instruction& i, Lanes lanes) {
     Block& b = *w.block;
     const Launch& launch = *b.launch;
@@ -117,49 +159,25 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
         case Special::nctaid_z:
             return same(launch.grid.z);
         case Special::laneid:
-            return each([](uint32_t l) { return l; });
+            return each([](uint32_t l) {
+                return l; });
         case Special::warpid:
             return same(static_cast<uint32_t>(w.index));
         case Special::lanemask_eq:
-            return each([](uint32_t l) { return 1u << l; });
+            return each([](uint32_t l) {
+                return 1u << l; });
         case Special::lanemask_lt:
             return each([](uint32_t l) { return (1u << l) - 1; });
         case Special::lanemask_le:
             return each([](uint32_t l) { return (2u << l) - 1; });
         case Special::lanemask_gt:
-            return each([](uint32_t l) { return ~((2u << l) - 1); });
+            return each([](uint32_t l) {
+                return ~((2u << l) - 1); });
         case Special::lanemask_ge:
-            return each([](uint32_t l) { return ~((1u << l) - 1); });
+            return each([](uint32_t l) {
+                return ~((1u << l) - 1); });
         case Special::dynamic_smem_size:
             return same(static_cast<uint32_t>(launch.dynamic_shared));
-        case Special::cluster_ctaid_x:
-            return same(b.index.x % launch.cluster.x);
-        case Special::cluster_ctaid_y:
-            return same(b.index.y % launch.cluster.y);
-        case Special::cluster_ctaid_z:
-            return same(b.index.z % launch.cluster.z);
-        case Special::cluster_nctaid_x:
-            return same(launch.cluster.x);
-        case Special::cluster_nctaid_y:
-            return same(launch.cluster.y);
-        case Special::cluster_nctaid_z:
-            return same(launch.cluster.z);
-        case Special::cluster_ctarank:
-            return same(b.rank);
-        case Special::cluster_nctarank:
-            return same(static_cast<uint32_t>(launch.cluster.count()));
-        case Special::clusterid_x:
-            return same(b.index.x / launch.cluster.x);
-        case Special::clusterid_y:
-            return same(b.index.y / launch.cluster.y);
-        case Special::clusterid_z:
-            return same(b.index.z / launch.cluster.z);
-        case Special::nclusterid_x:
-            return same(launch.grid.x / launch.cluster.x);
-        case Special::nclusterid_y:
-            return same(launch.grid.y / launch.cluster.y);
-        case Special::nclusterid_z:
-            return same(launch.grid.z / launch.cluster.z);
         case Special::smid:  // one multiprocessor for each block
             return same(b.index.x + launch.grid.x * (b.index.y + launch.grid.y * b.index.z));
         case Special::nsmid:
@@ -168,8 +186,8 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
             return read_clock(w, i, lanes);
         case Special::clock_high:
             return same(0);
-        case Special::none:
-            break;
+        default:
+            return same(of_cluster(static_cast<Special>(i.variant), b));
     }
 }
 

@@ -21,11 +21,14 @@ constexpr std::pair<std::string_view, Check> kNames[] = {
     {"race", Check::race}, {"init", Check::init}, {"bounds", Check::bounds}, {"sync", Check::sync}};
 
 // The words of messages by which their check is known; without any of them it is a fault of synchronization.
-constexpr std::pair<std::string_view, Check> kWords[] = {
-    {"a race:", Check::race},        {"nothing has written", Check::init},
-    {" of device memory,", Check::bounds}, {"of shared memory, of which", Check::bounds},
-    {"of local memory", Check::bounds},    {"of the parameters", Check::bounds},
-    {"is not a multiple of", Check::bounds}, {"shared memory of block", Check::bounds}};
+constexpr std::pair<std::string_view, Check> kWords[] = {{"a race:", Check::race},
+                                                         {"nothing has written", Check::init},
+                                                         {" of device memory,", Check::bounds},
+                                                         {"of shared memory, of which", Check::bounds},
+                                                         {"of local memory", Check::bounds},
+                                                         {"of the parameters", Check::bounds},
+                                                         {"is not a multiple of", Check::bounds},
+                                                         {"shared memory of block", Check::bounds}};
 
 struct Report {
     std::mutex mutex;
@@ -47,8 +50,9 @@ struct Report {
         while (!list.empty()) {
             const std::string_view name = list.substr(0, list.find(','));
             list.remove_prefix(std::min(list.size(), name.size() + 1));
-            const auto it = std::ranges::find_if(kNames, [&](const auto& known) { return known.first == name; });
-            CHECK(it != std::end(kNames), "CUDA_SANITIZE names \"{}\"; it lists some of race, init, bounds, sync", name);
+            const auto it = std::ranges::find_if(kNames, [&](const auto& pair) { return pair.first == name; });
+            CHECK(it != std::end(kNames), "CUDA_SANITIZE names \"{}\"; it lists some of race, init, bounds, sync",
+                  name);
             counted.insert(it->second);
         }
     }
@@ -58,7 +62,8 @@ struct Report {
         std::string checks;
         for (const auto& [name, check] : kNames)
             if (counted.contains(check)) checks += fmt::format("{}{}", checks.empty() ? "" : ", ", name);
-        fmt::print(stderr, "model-gpu: {} kernels, {} launches, {} blocks; checked: {}\nmodel-gpu: {} alarms, {} notes\n",
+        fmt::print(stderr,
+                   "model-gpu: {} kernels, {} launches, {} blocks; checked: {}\nmodel-gpu: {} alarms, {} notes\n",
                    kernels.size(), launches, blocks, checks, alarms.size(), notes);
         std::fflush(nullptr);
         if (!alarms.empty() && status == 0) std::_Exit(kAlarmStatus);

@@ -366,13 +366,14 @@ void SharedMemory::end_copy_reads(const SyncClock& clock, int warp, const Reads&
     for (const uint32_t unit : reads) copy_readers_[unit][static_cast<size_t>(warp)] = clock.time;
 }
 
-// Returns whether an access by a warp of the block is ordered before one by another block that has this view.
+// Returns whether an access by a warp of the block is ordered before one by another block that has this view. When in an
+// earlier epoch it was made is not known: it counts as ordered if the view includes some of that epoch.
 bool SharedMemory::ordered_for(const View& seen, Stamp before) const {
     const size_t warp = before >> 5 & 31;
     const uint32_t epoch = before >> kEpochShift;
     if (epoch < first_epoch_) return true;
     if (before >= barrier_) return seen[warp] > ended_[warp][before >> kClockShift & kLastClock];
-    return seen[warp] >= barriers_[epoch - first_epoch_][warp];
+    return epoch == first_epoch_ ? seen[warp] > 0 : seen[warp] >= barriers_[epoch - first_epoch_ - 1][warp];
 }
 
 bool SharedMemory::sees_remotely(const View& seen, uint32_t at, uint32_t bytes, bool writes) {

@@ -15,7 +15,7 @@ struct TensorMap {
     uint8_t rank = 0, element_bytes = 0;
     uint8_t swizzle_bytes = 0;  // 0: none; else 32, 64 or 128
     uint8_t type = 0;
-    uint64_t unused = 0;         // programs clear bit 21 here, to work around a fault of NVIDIA's driver (CUTLASS)
+    uint64_t unused = 0;  // programs clear bit 21 here, to work around a fault of NVIDIA's driver (CUTLASS)
     uint64_t address = 0;
     uint64_t strides[kMaxRank] = {};  // in bytes; strides[0] is the size of an element
     uint32_t extents[kMaxRank] = {};  // elements

@@ -87,7 +87,7 @@ struct Warp {
     std::array<int, 32> committed{};
     std::array<std::vector<BulkRead>, 32> bulk_reads;
     std::array<int, 32> bulk_committed{};
-    std::vector<View> seen_of;                           // as clock.seen, of each block of the cluster
+    std::vector<View> seen_of;                          // as clock.seen, of each block of the cluster
     uint32_t cluster_arrivals = 0, cluster_passes = 0;  // at the barrier of the cluster
     Lanes cluster_passed = 0;                           // lanes that have passed its current phase
     std::vector<Product> products;
@@ -111,8 +111,8 @@ struct Warp {
 
 // What is ordered before some point, in the memory of the own block and, in a cluster, of each of its blocks by rank.
 struct Views {
-    View own{};
-    std::vector<View> of_ranks = {};  // empty outside of clusters, and then `own` counts
+    View of_block{};
+    std::vector<View> of_ranks = {};  // empty outside of clusters, and then `of_block` counts
 };
 void merge(Views& into, const Views& more);
 // Records the arrival of lanes at a point of synchronization; returns what those who wait for it acquire.
@@ -158,8 +158,8 @@ struct Block {
     const std::vector<Range>* memory = nullptr;  // sorted
     const uint8_t* parameters = nullptr;
     Extent3 index;
-    Cluster* cluster = nullptr;  // null: a block without a cluster
-    uint32_t rank = 0;           // in the cluster
+    Cluster* cluster = nullptr;           // null: a block without a cluster
+    uint32_t rank = 0;                    // in the cluster
     Views* at_cluster_barrier = nullptr;  // what arrived at its current and its previous phase, of all blocks
     bool has_ended = false;
     SharedMemory shared;
@@ -182,9 +182,9 @@ struct Block {
 
 // Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
-// The same if the first alarm ends a kernel; else prints it, once for each instruction, and returns (gpusim/report.h).
+// The same if the first alarm ends a kernel; else prints it, once for each line, and returns (gpusim/report.h).
 void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what);
-// Reports behaviour that the manual forbids but that published kernels rely on: once for each instruction, on stderr.
+// Reports behaviour that the manual forbids but that published kernels rely on: once for each line, on stderr.
 void note(const Warp& w, const Instruction& i, int lane, const std::string& what);
 std::vector<std::string> notes();  // all so far
 inline int first_lane(Lanes lanes) { return std::countr_zero(lanes); }

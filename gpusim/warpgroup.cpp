@@ -173,8 +173,9 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     for (int r = 0; r < results; ++r) {
         uint32_t* d = w.operand<uint32_t>(i, r);
         for (int l = 0; l < 32; ++l)
-            d[l] = half_sums ? HalfF16::narrow(element(2 * r, l)) | uint32_t{HalfF16::narrow(element(2 * r + 1, l))} << 16
-                             : std::bit_cast<uint32_t>(element(r, l));
+            d[l] = half_sums
+                       ? HalfF16::narrow(element(2 * r, l)) | uint32_t{HalfF16::narrow(element(2 * r + 1, l))} << 16
+                       : std::bit_cast<uint32_t>(element(r, l));
     }
     std::sort(p.reads.begin(), p.reads.end());
     p.reads.erase(std::unique(p.reads.begin(), p.reads.end()), p.reads.end());

@@ -113,8 +113,8 @@ cudaError_t copy_and_wait(void* to, const void* from, size_t bytes, cudaMemcpyKi
 cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                       cudaMemcpyKind kind, cudaStream_t stream) {
     if (width > to_pitch || width > from_pitch)
-        return fail(cudaErrorInvalidValue, fmt::format("cudaMemcpy2D: rows of {} bytes, {} and {} apart", width, to_pitch,
-                                                       from_pitch));
+        return fail(cudaErrorInvalidValue,
+                    fmt::format("cudaMemcpy2D: rows of {} bytes, {} and {} apart", width, to_pitch, from_pitch));
     for (size_t row = 0; row < height; ++row)
         if (const cudaError_t status =
                 cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch,

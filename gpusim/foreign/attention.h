@@ -41,16 +41,16 @@ inline AttentionResult attention(const Attention& a, const std::vector<double>& 
         const int kv = h / (a.heads / a.kv_heads);
         for (int i = 0; i < a.tokens; ++i) {
             const int end = a.causal ? i + 1 : a.tokens;
-            double most = -INFINITY;
+            double maximum = -INFINITY;
             for (int j = 0; j < end; ++j) {
                 p[j] = 0;
                 for (int c = 0; c < a.size; ++c) p[j] += q[a.at(i, h, c)] * k[a.at(j, kv, c, true)];
                 p[j] *= a.scale();
-                most = std::max(most, p[j]);
+                maximum = std::max(maximum, p[j]);
             }
             double sum = 0;
-            for (int j = 0; j < end; ++j) sum += std::exp(p[j] - most);
-            const double lse = most + std::log(sum);
+            for (int j = 0; j < end; ++j) sum += std::exp(p[j] - maximum);
+            const double lse = maximum + std::log(sum);
             r.lse[size_t(h) * a.tokens + i] = lse;
             for (int j = 0; j < end; ++j) {
                 p[j] = std::exp(p[j] - lse);

@@ -29,8 +29,9 @@ bool run(bool transposed, int m, int n, int k) {
     // C is stored by columns: its transpose is B^T A^T.
     const auto c = matrix_product(
         n, m, k, [&](int j, int l) { return element(b, n, j, l); }, [&](int l, int i) { return element(a, m, i, l); });
-    return row(transposed ? "CuTe tutorial, cp.async, operands along M and N" : "CuTe tutorial, cp.async, operands along K",
-               dc.doubles(), c, 0);
+    return row(
+        transposed ? "CuTe tutorial, cp.async, operands along M and N" : "CuTe tutorial, cp.async, operands along K",
+        dc.doubles(), c, 0);
 }
 
 }  // namespace

@@ -19,9 +19,8 @@ using Row = cutlass::layout::RowMajor;
 using Column = cutlass::layout::ColumnMajor;
 
 using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, bfloat16_t, Row, 8, bfloat16_t, Row, 8,
-    cutlass::epilogue::EPILOGUE>::CollectiveOp;
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto,
+    float, float, bfloat16_t, Row, 8, bfloat16_t, Row, 8, cutlass::epilogue::EPILOGUE>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, bfloat16_t, Row, 8, bfloat16_t, Column, 8, float, Tile,
     Cluster,

@@ -1,9 +1,9 @@
 // The matrix products of fast.cu: TMA, warp specialization, clusters, multicast, stores of tiles, by number.
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include <cuda/barrier>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <cuda/barrier>
 
 #include <cassert>
 #include <cstdio>
@@ -25,11 +25,14 @@ extern "C" CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType
 }
 
 typedef __nv_bfloat16 bf16;
-#define CEIL_DIV(M, N) (((M) + (N) - 1) / (N))
+#define CEIL_DIV(M, N) (((M) + (N)-1) / (N))
 #define cudaCheck(status) foreign::check(status, #status)
 #include "host.h"
 
 #include "examples/matmul/matmul_1.cuh"
+#include "examples/matmul/matmul_10.cuh"
+#include "examples/matmul/matmul_11.cuh"
+#include "examples/matmul/matmul_12.cuh"
 #include "examples/matmul/matmul_2.cuh"
 #include "examples/matmul/matmul_3.cuh"
 #include "examples/matmul/matmul_4.cuh"
@@ -38,9 +41,6 @@ typedef __nv_bfloat16 bf16;
 #include "examples/matmul/matmul_7.cuh"
 #include "examples/matmul/matmul_8.cuh"
 #include "examples/matmul/matmul_9.cuh"
-#include "examples/matmul/matmul_10.cuh"
-#include "examples/matmul/matmul_11.cuh"
-#include "examples/matmul/matmul_12.cuh"
 
 using namespace foreign;
 
@@ -53,26 +53,50 @@ bool run(int number, int m, int n, int k) {
     const Device<bf16> db(b);
     const Device<bf16> dc(static_cast<size_t>(m) * n);
     switch (number) {
-        case 1: runKernel1(m, n, k, da.data(), db.data(), dc.data()); break;
-        case 2: runKernel2(m, n, k, da.data(), db.data(), dc.data()); break;
-        case 3: runKernel3(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 4: runKernel4(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 5: runKernel5(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 6: runKernel6(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 7: runKernel7(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 8: runKernel8(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 9: runKernel9(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 10: runKernel10(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 11: runKernel11(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
-        case 12: runKernel12(m, n, k, da.data(), db.data(), dc.data(), nullptr); break;
+        case 1:
+            runKernel1(m, n, k, da.data(), db.data(), dc.data());
+            break;
+        case 2:
+            runKernel2(m, n, k, da.data(), db.data(), dc.data());
+            break;
+        case 3:
+            runKernel3(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 4:
+            runKernel4(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 5:
+            runKernel5(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 6:
+            runKernel6(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 7:
+            runKernel7(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 8:
+            runKernel8(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 9:
+            runKernel9(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 10:
+            runKernel10(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 11:
+            runKernel11(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
+        case 12:
+            runKernel12(m, n, k, da.data(), db.data(), dc.data(), nullptr);
+            break;
     }
     // C is stored by columns: C[j m + i] is row i of A times row j of B. The first product has rows, and B of k rows.
-    const auto left = [&](int i, int l) { return double(float(a[size_t(i) * k + l])); };
-    const auto c = number == 1 ? matrix_product(m, n, k, left,
+    const auto element_of_a = [&](int i, int l) { return double(float(a[size_t(i) * k + l])); };
+    const auto c = number == 1 ? matrix_product(m, n, k, element_of_a,
                                                 [&](int l, int j) { return double(float(b[size_t(l) * n + j])); })
                                : matrix_product(
                                      n, m, k, [&](int j, int l) { return double(float(b[size_t(j) * k + l])); },
-                                     [&](int l, int i) { return left(i, l); });
+                                     [&](int l, int i) { return element_of_a(i, l); });
     char name[40];
     std::snprintf(name, sizeof name, "fast.cu, product %d", number);
     return row(name, dc.doubles(), c, 0.004);  // half of a bf16's last bit is 2^-9

@@ -31,6 +31,7 @@ int main(int count, char** arguments) {
     std::snprintf(name, sizeof name, "FlashAttention forward, sm_%d, head %d, %s, %d tokens", ARCH, HEAD,
                   CAUSAL ? "causal" : "full", a.tokens);
     // P is rounded to bf16 before the product with V, and O to bf16.
-    const bool right = row(name, o.doubles(), reference.o, 0.006) & row("  log of the sum", lse.doubles(), reference.lse, 1e-5);
+    const bool right =
+        row(name, o.doubles(), reference.o, 0.006) & row("  log of the sum", lse.doubles(), reference.lse, 1e-5);
     return right ? 0 : 1;
 }
