@@ -230,8 +230,12 @@ foreign: $(MODEL_GPU) | venv  ## Kernels of other projects on the modelled GPU (
 	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
 	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' foreign)
 
-test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $<
+build/cuda-model/clusters: gpusim/examples/clusters.cu
+	@mkdir -p $(@D)
+	@echo "  cuda-model  $<"
+	@$(NVCC) -std=c++17 -cudart shared -lineinfo --no-compress -gencode arch=compute_90a,code=compute_90a $< -o $@
+test-faults: build/cuda-model/tests build/cuda-model/clusters $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $< build/cuda-model/clusters
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions

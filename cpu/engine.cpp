@@ -90,7 +90,8 @@ Call::Call(const char* what, const void* handle) : Call(what) {
         status = fail(cudaErrorInvalidResourceHandle,
                       fmt::format("{}: {}", what,
                                   handle ? "a stream, event or graph that does not exist"
-                                         : "no stream is given, and the default stream is not used here (docs/modelled_gpu.md, CUDA_DEFAULT_STREAM)"));
+                                         : "no stream is given, and the default stream is not used here "
+                                           "(docs/modelled_gpu.md, CUDA_DEFAULT_STREAM)"));
 }
 
 cudaError_t Call::breaks(Capture& capture, cudaError_t code) {

@@ -91,6 +91,7 @@ uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     check_others(w, i, lane, owner, at, bytes, writes);
     if (!owner.shared.sees_remotely(seen_of(w, owner.rank), at, bytes, writes)) fail(w, i, lane, owner.shared.wrong());
     w.clock.touched = true;
+    keep_alive(owner, w, i, lane, false);
     for (uint32_t unit = at / kRemoteUnit; unit <= (at + bytes - 1) / kRemoteUnit; ++unit) {
         auto& accesses = owner.remote[unit];
         std::erase_if(accesses, [&](const RemoteAccess& a) {
@@ -100,6 +101,27 @@ uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     }
     if (writes) owner.shared.write_remotely(at, bytes);
     return owner.shared.data() + at;
+}
+
+void keep_alive(Block& owner, Warp& w, const Instruction& i, int lane, bool arrives) {
+    // An arrival is seen by those who wait for it; an access by those who wait for a later arrival.
+    if (&owner != w.block) owner.last_remote[&w] = {&w, &i, lane, w.clock.time - arrives};
+}
+
+// Had the block ended earlier, as it may in another order, the access would have been to the memory of an ended block.
+void check_end(Block& block) {
+    for (const auto& [warp, last] : block.last_remote) {
+        const uint32_t rank = warp->block->rank;
+        const bool is_awaited = std::ranges::any_of(block.warps, [&](const Warp& own_warp) {
+            return rank < own_warp.seen_of.size() &&
+                   own_warp.seen_of[rank][static_cast<size_t>(warp->index)] > last.time;
+        });
+        if (!is_awaited)
+            alarm(
+                *last.warp, *last.instruction, last.lane,
+                fmt::format("uses the memory of block {} of the cluster, which may have ended: it does not wait for it",
+                            block.rank));
+    }
 }
 
 void check_against_remote(Warp& w, const Instruction& i, int lane, uint32_t at, uint32_t bytes, bool writes) {

@@ -25,6 +25,9 @@ bool is_of_ended_block(const Warp& w, uint64_t address);
 // An access to the memory of another block of the cluster: checks it and returns its location. `values`: what a store
 // will write.
 uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes);
+// Records that the block must not end before this access or arrival; checks it when the block ends.
+void keep_alive(Block& owner, Warp& w, const Instruction& i, int lane, bool arrives);
+void check_end(Block& block);
 // An access to the own memory: checks it against those of other blocks.
 void check_against_remote(Warp& w, const Instruction& i, int lane, uint32_t at, uint32_t bytes, bool writes);
 

@@ -103,6 +103,8 @@ void mbarrier_arrive(Warp& w, const Instruction& i, Lanes lanes) {  // [state,] 
         if (is_of_ended_block(w, address_of(w, i, k, l)))
             return alarm(w, i, l, "arrives at an mbarrier of a block of the cluster that has ended");
         Mbarrier& m = find_mbarrier(w, i, l, address_of(w, i, k, l));
+        uint64_t address = address_of(w, i, k, l);
+        keep_alive(block_of_address(w, i, l, address), w, i, l, true);
         if (k) w.operand<uint64_t>(i, 0)[l] = m.phase;
         const uint32_t operand = w.operand<uint32_t>(i, k + 1)[l];
         const uint32_t count = i.variant ? 1 : operand;

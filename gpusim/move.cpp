@@ -159,23 +159,19 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
         case Special::nctaid_z:
             return same(launch.grid.z);
         case Special::laneid:
-            return each([](uint32_t l) {
-                return l; });
+            return each([](uint32_t l) { return l; });
         case Special::warpid:
             return same(static_cast<uint32_t>(w.index));
         case Special::lanemask_eq:
-            return each([](uint32_t l) {
-                return 1u << l; });
+            return each([](uint32_t l) { return 1u << l; });
         case Special::lanemask_lt:
             return each([](uint32_t l) { return (1u << l) - 1; });
         case Special::lanemask_le:
             return each([](uint32_t l) { return (2u << l) - 1; });
         case Special::lanemask_gt:
-            return each([](uint32_t l) {
-                return ~((2u << l) - 1); });
+            return each([](uint32_t l) { return ~((2u << l) - 1); });
         case Special::lanemask_ge:
-            return each([](uint32_t l) {
-                return ~((1u << l) - 1); });
+            return each([](uint32_t l) { return ~((1u << l) - 1); });
         case Special::dynamic_smem_size:
             return same(static_cast<uint32_t>(launch.dynamic_shared));
         case Special::smid:  // one multiprocessor for each block

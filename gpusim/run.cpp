@@ -368,6 +368,7 @@ public:
         block_.shared.begin_block();
         block_.mbarriers.clear();
         block_.remote.clear();
+        block_.last_remote.clear();
         block_.named = {};
         block_.bulk.clear();
         block_.warpgroups.clear();
@@ -410,7 +411,9 @@ public:
         }
         if (wake() || pass_named_barriers(block_) || pass_barrier()) return true;
         block_.has_ended = std::ranges::none_of(block_.warps, [](const Warp& w) { return w.live; });
-        if (block_.has_ended) forget_copies();
+        if (!block_.has_ended) return false;
+        check_end(block_);
+        forget_copies();
         return false;
     }
 

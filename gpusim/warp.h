@@ -151,6 +151,13 @@ struct RemoteAccess {
     bool writes;
 };
 inline constexpr uint32_t kRemoteUnit = 8;
+// The last access of a warp of another block, or its arrival at an mbarrier: the block must not end before it.
+struct LastRemote {
+    Warp* warp;
+    const Instruction* instruction;
+    int lane;
+    uint32_t time;
+};
 
 struct Block {
     const Program* program = nullptr;
@@ -169,6 +176,7 @@ struct Block {
     uint64_t ticks = 0;  // how often a clock was read
     std::map<uint32_t, Mbarrier> mbarriers;
     std::unordered_map<uint32_t, std::vector<RemoteAccess>> remote;
+    std::map<const Warp*, LastRemote> last_remote;
     std::array<NamedBarrier, 16> named;
     std::vector<BulkCopy> bulk;  // oldest first
     // For each warpgroup, the sequence of wgmma instructions that its warps execute, with their descriptors.

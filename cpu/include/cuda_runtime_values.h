@@ -32,8 +32,8 @@
     X(cudaMemcpyDeviceToHost, 2)   \
     X(cudaMemcpyDeviceToDevice, 3) \
     X(cudaMemcpyDefault, 4)
-#define CUDA_FUNCTION_ATTRIBUTES(X)                   \
-    X(cudaFuncAttributeMaxDynamicSharedMemorySize, 8) \
+#define CUDA_FUNCTION_ATTRIBUTES(X)                      \
+    X(cudaFuncAttributeMaxDynamicSharedMemorySize, 8)    \
     X(cudaFuncAttributePreferredSharedMemoryCarveout, 9) \
     X(cudaFuncAttributeNonPortableClusterSizeAllowed, 14)
 #define CUDA_CAPTURE_STATES(X)          \

@@ -38,7 +38,9 @@ __device__ void sync_cluster() {
 __device__ void wait(uint32_t mbarrier, uint32_t parity) {
     asm volatile(
         "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again; }" ::"r"(mbarrier), "r"(parity) : "memory");
+        "@!done bra again; }" ::"r"(mbarrier),
+        "r"(parity)
+        : "memory");
 }
 
 // out[i] = in of the other block of the cluster, at the same thread.
@@ -85,7 +87,8 @@ __global__ void __cluster_dims__(2, 1, 1)
         asm volatile(
             "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
             "[%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(tiles[stage])),
-            "l"(&in), "r"(0), "r"(tile * kRows), "r"(mbarrier), "h"(receivers) : "memory");
+            "l"(&in), "r"(0), "r"(tile * kRows), "r"(mbarrier), "h"(receivers)
+            : "memory");
     };
     for (int tile = 0; tile < kStages && leads; ++tile) copy(tile);
     uint32_t sums[kWords / kThreads] = {};
@@ -103,9 +106,10 @@ __global__ void __cluster_dims__(2, 1, 1)
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         if (leads) {
-            asm volatile(
-                "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&out), "r"(0),
-                "r"((static_cast<int>(blockIdx.x) * kTiles + tile) * kRows), "r"(shared_address(results)) : "memory");
+            asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&out),
+                         "r"(0), "r"((static_cast<int>(blockIdx.x) * kTiles + tile) * kRows),
+                         "r"(shared_address(results))
+                         : "memory");
             asm volatile("cp.async.bulk.commit_group;" ::: "memory");
             asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
         }

@@ -4,7 +4,9 @@
 //     ../model-gpu ./three_faults race          # or bounds, shared, right
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -100,5 +102,5 @@ int main(int argc, char** argv) {
     check(cudaMemcpy(&total, sums, sizeof(float), cudaMemcpyDeviceToHost));
     std::printf("%.0f\n", static_cast<double>(total));  // 4 rows that add up to 1, and 1 for each element
     check(cudaDeviceSynchronize());
-    return total == static_cast<float>(count + 4) ? 0 : 1;
+    return std::fabs(total - static_cast<float>(count + 4)) < 0.5f ? 0 : 1;
 }

@@ -40,7 +40,7 @@ class Program:
     runs: list = field(default_factory=lambda: [("", None)])  # arguments, Fault or None
 
 
-ENDED = Fault("has ended", "its consumers arrive at mbarriers of a block of the cluster that may have ended",
+ENDED = Fault("ended", "its consumers arrive at mbarriers of a block of the cluster that may have ended",
               everywhere=False)
 FENCE = Fault("without fence.proxy.async", "no proxy fence between the stores of a tile and its copy to device memory")
 LLM = "llm.c dev/cuda"

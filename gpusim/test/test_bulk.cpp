@@ -79,9 +79,9 @@ TEST_CASE("gpusim/bulk: a tile is stored, as its swizzle has it") {
 
 TEST_CASE("gpusim/bulk: elements outside of the tensor are neither read nor stored") {
     const auto map = tile(TensorMap::kU32, 0, 6);  // of rows 4 to 7, two exist
-    const auto out = run("setp.lt.u32 %p2, %r0, 32; @%p2 st.shared.u32 [%r2], %r0;" + kFence + "@%p0 " + kTensorStore +
-                             kWait,
-                         std::vector<uint32_t>(1024, 7), map, "forward");
+    const auto out =
+        run("setp.lt.u32 %p2, %r0, 32; @%p2 st.shared.u32 [%r2], %r0;" + kFence + "@%p0 " + kTensorStore + kWait,
+            std::vector<uint32_t>(1024, 7), map, "forward");
     for (uint32_t i = 0; i < 1024; ++i) REQUIRE(out[i] == (i >= 64 && i < 96 ? i - 64 : 7));
 }
 
@@ -113,11 +113,12 @@ TEST_CASE("gpusim/bulk: bytes come in and go out") {
     std::vector<uint32_t> in(1024, 9);
     for (uint32_t i = 0; i < 64; ++i) in[i] = 5 * i;
     for (const char* order : kOrders) {
-        const auto out = run(load + "ld.shared.u32 %r8, [%r2]; add.u32 %r8, %r8, 1; st.shared.u32 [%r2], %r8;" + kFence +
-                                 "add.s64 %d7, %d18, 1024;"
-                                 "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r3], 256;" +
-                                 kWait,
-                             in, tile(TensorMap::kU32), order);
+        const auto out =
+            run(load + "ld.shared.u32 %r8, [%r2]; add.u32 %r8, %r8, 1; st.shared.u32 [%r2], %r8;" + kFence +
+                    "add.s64 %d7, %d18, 1024;"
+                    "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r3], 256;" +
+                    kWait,
+                in, tile(TensorMap::kU32), order);
         for (uint32_t i = 0; i < 64; ++i) REQUIRE((out[i] == 5 * i && out[256 + i] == 5 * i + 1));
         REQUIRE(out[320] == 9);
     }
@@ -147,21 +148,26 @@ TEST_CASE("gpusim/bulk: faults of copies out of shared memory") {
         {"no fence", kStore + "bar.sync 0;" + store + kWait, "without fence.proxy.async"},
         {"no barrier", kStore + "fence.proxy.async.shared::cta;" + store + kWait, "of shared memory"},
         {"nothing stored", kFence + store + kWait, "which nothing has written"},
-        {"overwritten without waiting", kStore + kFence + store + commit + overwrite, "a bulk copy of warp 0 still reads"},
+        {"overwritten without waiting", kStore + kFence + store + commit + overwrite,
+         "a bulk copy of warp 0 still reads"},
         {"not committed", kStore + kFence + store + "@%p0 cp.async.bulk.wait_group.read 0;" + overwrite,
          "a bulk copy of warp 0 still reads"},
         {"one group too few", kStore + kFence + store + commit + "@%p0 cp.async.bulk.wait_group.read 1;" + overwrite,
          "a bulk copy of warp 0 still reads"},
         {"another thread overwrites without a barrier",
-         kStore + kFence + store + kWait + "setp.eq.u32 %p3, %r0, 33; @%p3 st.shared.u32 [%r3], 1;", "of shared memory"},
+         kStore + kFence + store + kWait + "setp.eq.u32 %p3, %r0, 33; @%p3 st.shared.u32 [%r3], 1;",
+         "of shared memory"},
         {"misaligned tile", kStore + kFence + "add.u32 %r3, %r3, 64;" + store + kWait, "not aligned to 128 bytes"},
-        {"behind shared memory", kStore + kFence + "add.u32 %r3, %r3, 15360;" + store + kWait, "of shared memory, of which"},
+        {"behind shared memory", kStore + kFence + "add.u32 %r3, %r3, 15360;" + store + kWait,
+         "of shared memory, of which"},
         {"bytes that are no multiple of 16",
          kStore + kFence + "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d18], [%r3], 20;" + kWait,
          "all must be multiples of 16"},
         {"behind the allocation",
-         kStore + kFence + "add.s64 %d7, %d18, 4000; and.b64 %d7, %d7, -16;"
-                           "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r3], 256;" + kWait,
+         kStore + kFence +
+             "add.s64 %d7, %d18, 4000; and.b64 %d7, %d7, -16;"
+             "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r3], 256;" +
+             kWait,
          "of device memory"}};
     for (const Case& c : cases) {
         INFO(c.name);

@@ -18,8 +18,7 @@ const std::string kBegin =
     "add.u32 %r2, %r2, %r1; mapa.shared::cluster.u32 %r7, %r1, %r6; mapa.shared::cluster.u32 %r3, %r2, %r6;"
     "setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p6, %r5, 0; mov.u32 %r30, %ctaid.x; mov.u32 %r31, %ntid.x;"
     "mad.lo.u32 %r32, %r30, %r31, %r0; mul.wide.u32 %d15, %r32, 4; add.s64 %d16, %d18, %d15;";
-const std::string kSync =
-    "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;";
+const std::string kSync = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;";
 const std::string kStoreOwn = "add.u32 %r8, %r32, 1000; st.shared.u32 [%r2+256], %r8;";
 const std::string kLoadOther = "ld.shared::cluster.u32 %r9, [%r3+256];";
 const std::string kResult = "st.global.u32 [%d16], %r9;";
@@ -66,8 +65,8 @@ void check(const std::vector<Case>& cases, const TensorMap& map = {}) {
 
 // The first thread of each block makes an mbarrier of `count` arrivals, which the cluster sees after its barrier.
 std::string with_mbarrier(int count) {
-    return fmt::format(
-        "@%p0 mbarrier.init.shared::cta.b64 [%r1], {}; @%p0 fence.mbarrier_init.release.cluster;", count);
+    return fmt::format("@%p0 mbarrier.init.shared::cta.b64 [%r1], {}; @%p0 fence.mbarrier_init.release.cluster;",
+                       count);
 }
 std::string wait_for_phase(int parity) {
     return fmt::format(
@@ -92,7 +91,8 @@ TensorMap tile_of_64_rows() {
 // Thread 0 of rank 0 copies four rows of 64 bytes to the blocks of the mask; each block expects them.
 std::string multicast(int mask, const std::string& guard = "@%p7") {
     return "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 256;" + kSync +
-           "and.pred %p7, %p0, %p6; mov.b64 %d4, map; cvta.param.u64 %d5, %d4; add.u32 %r10, %r1, 1024; mov.u32 %r11, 0;" +
+           "and.pred %p7, %p0, %p6; mov.b64 %d4, map; cvta.param.u64 %d5, %d4; add.u32 %r10, %r1, 1024; mov.u32 %r11, "
+           "0;" +
            fmt::format("mov.u16 %h1, {};", mask) + guard +
            " cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r10], "
            "[%d5, {%r11, %r11}], [%r1], %h1;";
@@ -130,14 +130,16 @@ TEST_CASE("gpusim/clusters: the barrier orders accesses to each other's memory")
         for (uint32_t i = 0; i < 4 * kThreads; ++i) REQUIRE(out[i] == 1000 + (i ^ kThreads));
     }
     const std::string store_there = "st.shared::cluster.u32 [%r3+256], %r32;";
-    check({{"store to the other block", store_there + kSync + "ld.shared.u32 %r9, [%r2+256];", ""},
-           {"store after reads", kStoreOwn + kSync + kLoadOther + kSync + "st.shared.u32 [%r2+256], 3;", ""},
-           {"behind a barrier of the block",
-            kStoreOwn + "bar.sync 0;" + kSync + "bar.sync 0;" + kLoadOther + kSync, ""},
-           {"generic addresses",
-            kStoreOwn + kSync + "cvt.u64.u32 %d5, %r2; cvta.shared.u64 %d5, %d5; mapa.u64 %d6, %d5, %r6;"
-                                "ld.u32 %r9, [%d6+256];" + kSync,
-            ""}});
+    check(
+        {{"store to the other block", store_there + kSync + "ld.shared.u32 %r9, [%r2+256];", ""},
+         {"store after reads", kStoreOwn + kSync + kLoadOther + kSync + "st.shared.u32 [%r2+256], 3;", ""},
+         {"behind a barrier of the block", kStoreOwn + "bar.sync 0;" + kSync + "bar.sync 0;" + kLoadOther + kSync, ""},
+         {"generic addresses",
+          kStoreOwn + kSync +
+              "cvt.u64.u32 %d5, %r2; cvta.shared.u64 %d5, %d5; mapa.u64 %d6, %d5, %r6;"
+              "ld.u32 %r9, [%d6+256];" +
+              kSync,
+          ""}});
 }
 
 TEST_CASE("gpusim/clusters: what the barrier of the cluster does not order is found") {
@@ -146,8 +148,8 @@ TEST_CASE("gpusim/clusters: what the barrier of the cluster does not order is fo
     const std::string wait = "barrier.cluster.wait.aligned;";
     check({{"no barrier before reading", kStoreOwn + kLoadOther + kSync, "another block's"},
            {"a barrier of the block alone", kStoreOwn + "bar.sync 0;" + kLoadOther + kSync, "another block's"},
-           {"no barrier before the overwriting",
-            kStoreOwn + kSync + kLoadOther + "st.shared.u32 [%r2+256], 3;" + kSync, "a race"},
+           {"no barrier before the overwriting", kStoreOwn + kSync + kLoadOther + "st.shared.u32 [%r2+256], 3;" + kSync,
+            "a race"},
            {"arrives, and does not wait", kStoreOwn + arrive + kLoadOther + wait + kSync, "another block's"},
            {"two store", kSync + store_there + "st.shared.u32 [%r2+256], 3;" + kSync, "a race"},
            {"arrives twice", arrive + arrive + wait, "twice without waiting"},
@@ -177,11 +179,12 @@ TEST_CASE("gpusim/clusters: mbarriers of other blocks") {
                              order);
         for (uint32_t i = 0; i < 4 * kThreads; ++i) REQUIRE(out[i] == (i ^ kThreads));
     }
-    check({{"no wait", begin + "st.shared::cluster.u32 [%r3+256], %r32;" + kArriveThere +
-                           "ld.shared.u32 %r9, [%r2+256];" + kSync,
+    check({{"no wait",
+            begin + "st.shared::cluster.u32 [%r3+256], %r32;" + kArriveThere + "ld.shared.u32 %r9, [%r2+256];" + kSync,
             "of shared memory"},
            {"made without a barrier", with_mbarrier(kThreads) + "bar.sync 0;" + kArriveThere + kSync, "mbarrier"},
-           {"none there", kSync + "mbarrier.arrive.shared::cluster.b64 _, [%r7+64];", "there is no mbarrier at byte 64"}});
+           {"none there", kSync + "mbarrier.arrive.shared::cluster.b64 _, [%r7+64];",
+            "there is no mbarrier at byte 64"}});
 }
 
 TEST_CASE("gpusim/clusters: a copy goes to several blocks, each of whose mbarriers counts its bytes") {
@@ -195,19 +198,20 @@ TEST_CASE("gpusim/clusters: a copy goes to several blocks, each of whose mbarrie
         const auto out = PtxKernel(kBegin + begin + multicast(3) + read, kMemory, map).run(in, launch_of(order));
         for (uint32_t i = 0; i < 4 * kThreads; ++i) REQUIRE(out[i] == 3 * (i % kThreads));
     }
-    check({{"right", begin + multicast(3) + read, ""},
-           {"a receiver that is not there", begin + multicast(7) + read, "the receivers 0x7 of a cluster"},
-           {"no receiver", begin + multicast(0) + read, "the receivers 0x0 of a cluster"},
-           {"one receiver too few", begin + multicast(1) + read, "waits for ever"},
-           {"read without waiting", begin + multicast(3) + "ld.shared.u32 %r9, [%r2+1024];" + kSync + kResult,
-            "of shared memory"},
-           {"over what the other still reads",
-            begin + "st.shared.u32 [%r2+1024], 5; bar.sync 0; ld.shared.u32 %r9, [%r1+1024];" + multicast(3) + read, ""},
-           {"over what the other stores meanwhile",
-            begin + multicast(3) + "@!%p6 st.shared.u32 [%r2+1024], 5;" + read, "of shared memory"},
-           {"over what the other reads meanwhile",
-            begin + "st.shared.u32 [%r2+1024], 5; bar.sync 0;" + multicast(3) +
-                "@!%p6 ld.shared.u32 %r9, [%r1+1024];" + read,
-            "of shared memory"}},
-          map);
+    check(
+        {{"right", begin + multicast(3) + read, ""},
+         {"a receiver that is not there", begin + multicast(7) + read, "the receivers 0x7 of a cluster"},
+         {"no receiver", begin + multicast(0) + read, "the receivers 0x0 of a cluster"},
+         {"one receiver too few", begin + multicast(1) + read, "waits for ever"},
+         {"read without waiting", begin + multicast(3) + "ld.shared.u32 %r9, [%r2+1024];" + kSync + kResult,
+          "of shared memory"},
+         {"over what the other still reads",
+          begin + "st.shared.u32 [%r2+1024], 5; bar.sync 0; ld.shared.u32 %r9, [%r1+1024];" + multicast(3) + read, ""},
+         {"over what the other stores meanwhile", begin + multicast(3) + "@!%p6 st.shared.u32 [%r2+1024], 5;" + read,
+          "of shared memory"},
+         {"over what the other reads meanwhile",
+          begin + "st.shared.u32 [%r2+1024], 5; bar.sync 0;" + multicast(3) + "@!%p6 ld.shared.u32 %r9, [%r1+1024];" +
+              read,
+          "of shared memory"}},
+        map);
 }
