@@ -43,7 +43,8 @@ STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
-MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libcusolver.so.12 libnccl.so.2)
+MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusolver.so.12 \
+             libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := $(basename $(wildcard *.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
@@ -226,7 +227,7 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
-foreign: $(MODEL_GPU) | venv  ## Kernels of other projects on the modelled GPU (CUTLASS=DIR FLASH=DIR LLMC=DIR FASTCU=DIR)
+foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=, FLASH=, LLMC=, FASTCU=DIR)
 	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
 	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' foreign)
 
@@ -234,8 +235,9 @@ build/cuda-model/clusters: gpusim/examples/clusters.cu
 	@mkdir -p $(@D)
 	@echo "  cuda-model  $<"
 	@$(NVCC) -std=c++17 -cudart shared -lineinfo --no-compress -gencode arch=compute_90a,code=compute_90a $< -o $@
-test-faults: build/cuda-model/tests build/cuda-model/clusters $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $< build/cuda-model/clusters
+PLANTED := build/cuda-model/tests build/cuda-model/clusters
+test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $(PLANTED)
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions

@@ -1,12 +1,13 @@
-// Bulk copies between device and shared memory, of tensors' tiles or of bytes ("cp.async.bulk", "cp.reduce.async.bulk").
+// Bulk copies between device and shared memory, of tensors' tiles or of bytes ("cp.async.bulk",
+// "cp.reduce.async.bulk").
 #pragma once
 
 #include "gpusim/warp.h"
 
 namespace teon::gpusim {
 
-// Into shared memory. Operands: [to], [map, {x, y, ...}], [mbarrier] or, for bytes, [to], [from], bytes, [mbarrier]; then
-// with product `multicast`, the ranks of the receivers.
+// Into shared memory. Operands: [to], [map, {x, y, ...}], [mbarrier] or, for bytes, [to], [from], bytes, [mbarrier];
+// then with product `multicast`, the ranks of the receivers.
 namespace bulk {
 inline constexpr uint8_t kTensor = 1;
 inline constexpr uint8_t kMulticast = 2;

@@ -13,6 +13,11 @@ struct Cluster {
     Extent3 index;               // in the grid of clusters
 };
 
+void merge(Views& into, const Views& more);
+// Records the arrival of lanes at a point of synchronization; returns what those who wait for it acquire.
+Views release(Warp& w, Lanes lanes);
+void acquire(Warp& w, const Views& views);
+
 // An address of shared memory in the window of the cluster: the rank plus one in the bits from kRankShift on. Addresses
 // below are the own block's.
 inline constexpr int kRankShift = 24;

@@ -635,8 +635,8 @@ private:
         emit();
     }
 
-    // wgmma.mma_async.sync.aligned.m64nNk16.{f32.bf16.bf16, f32.f16.f16, f16.f16.f16} d, a, b, scale-d, imm-scale-a, imm-scale-b,
-    // [imm-trans-a,] imm-trans-b
+    // wgmma.mma_async.sync.aligned.m64nNk16.{f32.bf16.bf16, f32.f16.f16, f16.f16.f16} d, a, b, scale-d, imm-scale-a,
+    // imm-scale-b, [imm-trans-a,] imm-trans-b
     void wgmma() {
         Instruction& i = instruction_;
         i.kind = Kind::aligned;

@@ -10,7 +10,8 @@ namespace teon::gpusim {
 namespace {
 
 // Sums and products of two 16-bit floats round in float without a second error when narrowed (float has more than twice
-// their bits and two); a fused operation is exact in double but for its last bit, which is made odd if it was not exact.
+// their bits and two); a fused operation is exact in double but for its last bit, which is made odd if it was not
+// exact.
 template <typename H>
 uint16_t fused(uint16_t a, uint16_t b, uint16_t c) {
     const double product = double{H::widen(a)} * H::widen(b);

@@ -1,5 +1,5 @@
-// Synchronization of some warps of a block with each other and with bulk copies: mbarriers, named barriers, and registers
-// that warps hand over (setmaxnreg).
+// Synchronization of some warps of a block with each other and with bulk copies: mbarriers, named barriers, and
+// registers that warps hand over (setmaxnreg).
 #pragma once
 
 #include "gpusim/warp.h"

@@ -366,8 +366,8 @@ void SharedMemory::end_copy_reads(const SyncClock& clock, int warp, const Reads&
     for (const uint32_t unit : reads) copy_readers_[unit][static_cast<size_t>(warp)] = clock.time;
 }
 
-// Returns whether an access by a warp of the block is ordered before one by another block that has this view. When in an
-// earlier epoch it was made is not known: it counts as ordered if the view includes some of that epoch.
+// Returns whether an access by a warp of the block is ordered before one by another block that has this view. When in
+// an earlier epoch it was made is not known: it counts as ordered if the view includes some of that epoch.
 bool SharedMemory::ordered_for(const View& seen, Stamp before) const {
     const size_t warp = before >> 5 & 31;
     const uint32_t epoch = before >> kEpochShift;

@@ -114,10 +114,6 @@ struct Views {
     View of_block{};
     std::vector<View> of_ranks = {};  // empty outside of clusters, and then `of_block` counts
 };
-void merge(Views& into, const Views& more);
-// Records the arrival of lanes at a point of synchronization; returns what those who wait for it acquire.
-Views release(Warp& w, Lanes lanes);
-void acquire(Warp& w, const Views& views);
 
 // "mbarrier: Phase, Expected arrival count, Pending arrival count, tx-count".
 struct Mbarrier {

@@ -83,8 +83,8 @@ const std::map<int, int>& attributes() {
     return all;
 }
 
-// The blocks of a kernel that fit on a multiprocessor, with the registers that __launch_bounds__ leave a thread: ptxas's
-// number is not known.
+// The blocks of a kernel that fit on a multiprocessor, with the registers that __launch_bounds__ leave a thread:
+// ptxas's number is not known.
 cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t dynamic_shared) {
     *blocks = 0;
     KernelLimits limits;

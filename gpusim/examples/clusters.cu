@@ -1,6 +1,6 @@
-// Clusters of two blocks on sm_90a: they read each other's shared memory, share tiles that one copy brings to both, release
-// them by arrivals at each other's mbarriers, and store tiles by bulk copies. gpusim/test/plant_faults.py plants faults in
-// its PTX.
+// Clusters of two blocks on sm_90a: they read each other's shared memory, share tiles that one copy brings to both,
+// release them by arrivals at each other's mbarriers, and store tiles by bulk copies. gpusim/test/plant_faults.py
+// plants faults in its PTX.
 //
 //     nvcc -std=c++17 -cudart shared -lineinfo --no-compress -gencode arch=compute_90a,code=compute_90a clusters.cu
 #include <cuda.h>
@@ -59,8 +59,8 @@ __global__ void __cluster_dims__(2, 1, 1) exchange(const uint32_t* in, uint32_t*
     out[i] = words[threadIdx.x];
 }
 
-// Tile t of the result of block b is the sum of tiles 0 to t of the input, plus b. The blocks of a cluster take turns in
-// copying tiles to both of them.
+// Tile t of the result of block b is the sum of tiles 0 to t of the input, plus b. The blocks of a cluster take turns
+// in copying tiles to both of them.
 __global__ void __cluster_dims__(2, 1, 1)
     prefix_sums(const __grid_constant__ CUtensorMap in, const __grid_constant__ CUtensorMap out) {
     __shared__ alignas(128) uint32_t tiles[kStages][kWords];

@@ -1,6 +1,7 @@
 // Three faults that the modelled GPU found in published kernels, in kernels of our own, and without the faults:
 //
-//     nvcc -cudart shared -lineinfo --no-compress -gencode arch=compute_80,code=compute_80 three_faults.cu -o three_faults
+//     nvcc -cudart shared -lineinfo --no-compress -gencode arch=compute_80,code=compute_80 -o three_faults \
+//         three_faults.cu
 //     ../model-gpu ./three_faults race          # or bounds, shared, right
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// Kernels of llm.c's dev/cuda, at sizes that a CPU runs in seconds. Each file is a program of its own: SUBJECT names it.
-// Arguments: numbers of kernels.
+// Kernels of llm.c's dev/cuda, at sizes that a CPU runs in seconds. Each file is a program of its own: SUBJECT names
+// it. Arguments: numbers of kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

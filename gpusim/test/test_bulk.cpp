@@ -64,7 +64,7 @@ TEST_CASE("gpusim/bulk: a tile is stored, as its swizzle has it") {
         INFO(order);
         for (const int swizzle : {0, 64}) {
             INFO(swizzle);
-            // Word w of the tile is in 16 bytes w / 4; a swizzle of 64 bytes exchanges them by two bits of the row pair.
+            // A swizzle of 64 bytes exchanges groups of 16 bytes by two bits of the pair of rows.
             const std::string place =
                 swizzle ? "shr.u32 %r10, %r0, 5; and.b32 %r10, %r10, 3; shl.b32 %r10, %r10, 4; sub.u32 %r11, %r2, %r1;"
                           "xor.b32 %r11, %r11, %r10; add.u32 %r2, %r11, %r1;"
