@@ -106,7 +106,7 @@ INCLUDES = {
 def compile_program(p, options, projects):
     """Returns the program, or None after an error that was printed."""
     binary = options.build / "".join(c if c.isalnum() else "_" for c in p.name)
-    sources = [HERE / p.source, HERE / "host.h", HERE / "attention.h"]
+    sources = [HERE / p.source, *HERE.glob("*.h")]
     if binary.exists() and all(binary.stat().st_mtime > s.stat().st_mtime for s in sources):
         return binary
     includes = [f"-I{projects[name] / folder}" for name in p.needs for folder in INCLUDES[name]]
