@@ -9,6 +9,7 @@
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
 #include "options/version.h"
+#include "plan/parse_options.h"
 #include "runtime/linalg_library.h"
 
 namespace teon {

@@ -1,5 +1,5 @@
-// Reading the flags: defaults that follow from other flags, flags that exclude others, and the flags of a run that goes
-// on. The rows of the flags are in plan/options.cpp.
+#include "plan/parse_options.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
-#include "plan/options.h"
 
 namespace teon {
 

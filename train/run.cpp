@@ -15,6 +15,7 @@
 #include "plan/description.h"
 #include "plan/gpus.h"
 #include "plan/memory.h"
+#include "plan/parse_options.h"
 #include "plan/report.h"
 #include "train/eval_only.h"
 #include "train/loop.h"

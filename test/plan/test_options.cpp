@@ -1,5 +1,5 @@
 #include <fmt/ranges.h>
-#include "plan/options.h"
+#include "plan/parse_options.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+#include "plan/parse_options.h"
 #include "plan/run_plan.h"
 
 #include <fmt/format.h>

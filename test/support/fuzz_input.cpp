@@ -9,7 +9,7 @@
 #include "model/gpt2.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
-#include "plan/options.h"
+#include "plan/parse_options.h"
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"

@@ -10,7 +10,7 @@
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "plan/memory.h"
-#include "plan/options.h"
+#include "plan/parse_options.h"
 #include "plan/run_plan.h"
 #include "test/support/catch.h"
 
