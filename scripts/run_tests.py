@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -36,6 +37,7 @@ Result = collections.namedtuple("Result", "name outcome detail")  # outcome: pas
 NO_RESULT = "no result"  # how the detail of a test that hangs begins; that of a lasting error is main.cpp's
 GPU_ERROR_STAYS = "the GPU's error stays"
 GPU_LIMIT = 60  # seconds for a test case on a GPU
+ENDING = threading.Event()  # set: no further process is started
 RUNNING = set()  # each in its own session, so that all of its child processes can be killed
 
 
@@ -117,7 +119,7 @@ def run_group(program, wrap, names, timeout, report=lambda result: None):
     """Runs the test cases of one file; after a crash, a hang or a lasting error of the GPU, continues with the
     remaining ones in another process. `report` gets each result at once."""
     results, outputs, left = [], [], list(names)
-    while left:
+    while left and not ENDING.is_set():
         with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
             file.write("".join(re.sub(r'([\\[,"])', r"\\\1", name) + "\n" for name in left))
             file.flush()

@@ -250,6 +250,7 @@ cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* functi
         int allowed = 0;
         std::memcpy(&allowed, c->attributes[k].value, sizeof allowed);
         early = allowed && device().capability >= 90;
+        if (early) ++teon::cpu::counters.early_launches;
     }
     return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early);
 }

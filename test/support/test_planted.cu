@@ -14,17 +14,14 @@ const bool kAsksGpu = [] {
         try {
             if (kGpu) Stream().synchronize();
             return "";
-        } catch (const Error& error) {
-            return error.what();
-        }
+        } catch (const Error& error) { return error.what(); }
     };
     return true;
 }();
 
 __global__ void endless_kernel(int* x) {
     wait_for_earlier_kernels();
-    while (atomicAdd(x, 0) == 0) {
-    }
+    while (atomicAdd(x, 0) == 0) {}
 }
 
 __global__ void stray_kernel(int* x) {
