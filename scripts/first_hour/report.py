@@ -198,8 +198,8 @@ def report(call):
     parts, operation_shares = operations(rows)
     toy = "Toy sizes on a modelled GPU or a CPU: nothing below is a measurement.\n\n"
     note = toy if call.options.size == "toy" else ""
-    head = (f"# {facts['gpu']}\n\n{note}driver {facts['driver'] or '?'}, CUDA {version(facts.get('cuda', ''))} (driver's "
-            f"{version(facts.get('driver_cuda', ''))}), cuBLASLt {version(facts.get('cublaslt', ''))}, NCCL "
+    head = (f"# {facts['gpu']}\n\n{note}driver {facts['driver'] or '?'}, CUDA {version(facts.get('cuda', ''))} "
+            f"(driver's {version(facts.get('driver_cuda', ''))}), cuBLASLt {version(facts.get('cublaslt', ''))}, NCCL "
             f"{facts.get('nccl') or '-'}, {facts['commit']}; at most {facts['limits']['sm_mhz'] or '?'} MHz, "
             f"{facts['limits']['watt'] or '?'} W\n")
     sections = [head, furthest([*step_shares, *operation_shares]), faults(rows), yes_and_no(rows), parity(rows), whole,
