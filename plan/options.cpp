@@ -39,8 +39,8 @@ bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; 
 
 constexpr bool kFree = false;  // may differ when a run resumes
 
-// Adds the flag of a model field. The flag sets the field in field_values. If it is not given, a run's config.json has the
-// default that all presets share or, if they differ, 0 for an integer and null for other types.
+// Adds the flag of a model field. The flag sets the field in field_values. If it is not given, a run's config.json has
+// the default that all presets share or, if they differ, 0 for an integer and null for other types.
 void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);

@@ -471,4 +471,5 @@ class TransformersTest(Case):
                     if expected[-1] == 0:  # a number, but no text
                         expected.pop()
                     text = tokenizer.decode(expected[1:], skip_special_tokens=False)
+                    text = re.sub("\r\n?", "\n", text)  # as Python's text mode reads the output
                     self.assertEqual(self.run_program(*flags, program="generate").stdout, text + "\n")

@@ -82,7 +82,8 @@ class GoalsTest(MakeCase):
             path.is_dir() and path.name in "base cpu runtime files kernels model optim data options checkpoint "
                                            "generation plan train test gpusim".split())))
         command = ("make", "-C", here, "BACKEND=cpu", f"CXX={compiler}")
-        environment = self.outer | {"NOTES": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        environment = self.outer | {"NOTES": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                                    "CCACHE_DISABLE": "1"}
         self.call(*command, "all", env=environment)
         self.assertTrue((here / "build/cpu/generate").exists())
         refused = self.call(*command, "build/cpu/tests", env=environment, expect=2)
