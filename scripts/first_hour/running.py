@@ -25,15 +25,16 @@ class Call:
     def program(self, name):
         return os.path.join(self.options.build, name)
 
+    def close(self):
+        with self.rows.lock:
+            self.rows.closed = True
+        run_tests.ENDING.set()
+        for process in list(run_tests.RUNNING):
+            kill(process)
+
     def close_in_time(self):
         """Ends whatever still runs when this call's time is over, so that its rows stay open for the next call."""
-        def close():
-            with self.rows.lock:
-                self.rows.closed = True
-            run_tests.ENDING.set()
-            for process in list(run_tests.RUNNING):
-                kill(process)
-        timer = threading.Timer(max(0.0, self.left()), close)
+        timer = threading.Timer(max(0.0, self.left()), self.close)
         timer.daemon = True
         timer.start()
 
@@ -62,6 +63,8 @@ def run(call, name, words, limit, env=None):
     while process.poll() is None and time.monotonic() - start < limit:
         time.sleep(PAUSE)
     hangs = process.poll() is None
+    if hangs and call.left() < 2:
+        call.close()
     if hangs:
         kill(process)
         try:

@@ -11,7 +11,7 @@ import tempfile
 import run_tests
 
 from first_hour.running import outcome_of, run, run_named
-from first_hour.stages import SCRIPTS, corpus, cuda_tool, kernels, objects
+from first_hour.stages import SCRIPTS, corpus, cuda_tool, kernels, limited, objects
 
 ROUNDS = 2
 STEPS, WARM = 12, 4  # steps of a run, and those that its medians exclude
@@ -65,7 +65,7 @@ def train(call, title, model, flags, turn):
         command = [call.program(program), *shape, *corpus(call), "--dtype", "bf16", "--steps", 3 if toy else STEPS,
                    "--eval-tokens", 64 if toy else 65536, "--out", out,
                    *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
-        outcome, seconds, output, last = run(call, name, command, min(RUN_LIMIT, call.left()))
+        outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         if outcome != "passed":
             refused = "error: --" in last
             call.rows.add("d", name, "skipped" if refused else outcome, seconds, last, of=title)
@@ -87,7 +87,7 @@ def train_torch(call, title, model, turn):
     if model[2] is None or call.rows.has("d", name) or call.left() < 60:
         return
     command = [call.options.python, SCRIPTS / "bench_torch.py", *model[2]]
-    outcome, seconds, output, last = run(call, name, command, min(TORCH_LIMIT, call.left()))
+    outcome, seconds, output, last = run(call, name, command, limited(call, TORCH_LIMIT))
     figures = objects(output)
     if not figures or "ms" not in figures[-1]:
         call.rows.add("d", name, "skipped" if "needs PyTorch" in last else outcome, seconds, last, of=title)
@@ -124,8 +124,9 @@ def operations(call):
     left = [name for name in listed if not call.rows.has("d", name)]
     if left and call.left() > 20:
         if call.options.size == "toy":
+            left = [name for name in left if ", gemm," not in name]  # thousands of products to prepare
             os.environ["CUDA_DRY"] = "1"  # the modelled GPU then checks launches of full size and computes nothing
-        run_named(call, "d", program, [left], 1, run_tests.GPU_LIMIT, add)
+        run_named(call, "d", program, [left], 1, limited(call, run_tests.GPU_LIMIT), add)
         os.environ.pop("CUDA_DRY", None)
 
 
@@ -136,7 +137,7 @@ def torch_operations(call):
         if call.rows.has("d", name) or call.left() < 30 or call.options.size == "toy":
             continue
         outcome, seconds, output, last = run(
-            call, name, [call.options.python, SCRIPTS / "bench_torch.py", f"--{what}"], min(RUN_LIMIT, call.left()))
+            call, name, [call.options.python, SCRIPTS / "bench_torch.py", f"--{what}"], limited(call, RUN_LIMIT))
         if "needs PyTorch" in last:
             outcome = "skipped"
         call.rows.add("d", name, outcome, seconds, "" if outcome == "passed" else last, operations=objects(output))

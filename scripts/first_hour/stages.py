@@ -42,14 +42,15 @@ HOPPER = ("kernels/attention_flash", "runtime/warpgroup")
 PLANTED = ["planted/hang: a kernel that never ends", "planted/error: a kernel that writes to an invalid address"]
 RUN_LIMIT = 120
 
-# Shapes of runs: of GPT-2 124M on a GPU, or so small that the modelled GPU and CPUs run them in seconds.
+# Shapes of runs: of GPT-2 124M on a GPU, or so small that the modelled GPU and CPUs run them in seconds. slow: the
+# factor of all limits but that of the tests of stage b.
 SIZES = {
-    "full": {"steps": 12, "bits": ["--model", "small", "--vocab-size", 50257, "--batch-tokens", 65536,
-                                   "--micro-batch", 16], "parity": "small", "corpus": True, "tests": ("",)},
-    "toy": {"steps": 3, "bits": ["--model", "tiny", "--layers", 3, "--channels", 64, "--heads", 1, "--vocab-size", 512,
-                                 "--seq-len", 32, "--batch-tokens", 128, "--micro-batch", 2],
-            "parity": "tiny", "corpus": False, "tests": ("kernels/fill", "kernels/step_control", "kernels/norm",
-                                                         "runtime/warpgroup")},
+    "full": {"slow": 1, "steps": 12, "parity": "small", "tests": ("",),
+             "bits": ["--model", "small", "--vocab-size", 50257, "--batch-tokens", 65536, "--micro-batch", 16]},
+    "toy": {"slow": 10, "steps": 3, "parity": "tiny",
+            "tests": ("kernels/fill", "kernels/step_control", "kernels/norm", "runtime/warpgroup"),
+            "bits": ["--model", "tiny", "--layers", 3, "--channels", 64, "--heads", 1, "--vocab-size", 512, "--seq-len",
+                     32, "--batch-tokens", 128, "--micro-batch", 2]},
 }
 # Runs of which each must have the bits of the run named last, or, with None, only end: name, flags, the other run.
 SAME_BITS = (
@@ -83,7 +84,12 @@ def capabilities(call):
         call.rows.add("a", titles[result.name], *timed_outcome(result))
 
     groups = [[name] for name, title in titles.items() if not call.rows.has("a", title)]
-    run_named(call, "a", program, groups, 1, run_tests.GPU_LIMIT, add)
+    run_named(call, "a", program, groups, 1, limited(call, run_tests.GPU_LIMIT), add)
+
+
+def limited(call, seconds):
+    """The limit for something that takes at most so long on a GPU, in seconds."""
+    return max(1, min(seconds * SIZES[call.options.size]["slow"], call.left()))
 
 
 def open_groups(call, stage, names, title=str):
@@ -146,7 +152,7 @@ def same_bits(call):
             command = [call.program("train_gpt2"), *size["bits"], *corpus(call), "--steps", size["steps"], "--dtype",
                        "bf16", "--attention", "flash", "--eval-tokens", 64 if call.options.size == "toy" else 65536,
                        "--out", out, *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
-            outcome, seconds, _, last = run(call, title, command, min(RUN_LIMIT, call.left()))
+            outcome, seconds, _, last = run(call, title, command, limited(call, RUN_LIMIT))
             if outcome != "passed":
                 call.rows.add("b", title, outcome, seconds, last)
                 continue
@@ -182,7 +188,7 @@ def parity(call):
                    SIZES[call.options.size]["parity"], "--dtype", dtype, "--flags", " ".join(kernels(call))]
         if call.options.size == "toy":
             command += ["--device", "cpu"]
-        outcome, seconds, output, last = run(call, name, command, min(RUN_LIMIT, call.left()))
+        outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         figures = objects(output, "parity")
         if "SKIPPED" in last:
             call.rows.add("c", name, "skipped", seconds, last)
