@@ -1,8 +1,9 @@
-"""The first hour on a GPU at toy sizes:  make cuda-run-tests (on the modelled GPU), make test (on a CPU)"""
+"""The first hour on a GPU at toy sizes:  make cuda-run-tests (on the modelled GPU)"""
 
 import json
 import shutil
 import sys
+import unittest
 
 from testing import BUILD, MODELLED, ON_GPUS, ROOT, SCRIPTS, Case, missing, temporary_folder
 
@@ -10,6 +11,7 @@ TESTS = ("kernels/step_control", "kernels/fill", "runtime/warpgroup")
 PLANTED = ("planted/hang: a kernel that never ends", "planted/error: a kernel that writes to an invalid address")
 
 
+@unittest.skipUnless(MODELLED or ON_GPUS, "runs what nvcc built")
 class FirstHour(Case):
     @classmethod
     def setUpClass(cls):
@@ -41,11 +43,11 @@ class FirstHour(Case):
         lines = (self.out / "rows.jsonl").read_text().splitlines()
         self.assertEqual(len(lines), len(self.rows()))  # no row was measured twice
         self.assertLess(len(before), len(lines))
-        a = self.assert_rows("a", ("passed",) if MODELLED else ("passed", "skipped"))
+        a = self.assert_rows("a", ("passed",) if MODELLED else ("passed", "skipped"))  # an A100 lacks some
         self.assertEqual(len(a), 16)
         b = self.assert_rows("b", ("passed", "skipped"), PLANTED)
         self.assertEqual(b[PLANTED[0]]["outcome"], "hang")
-        self.assertEqual(b[PLANTED[1]]["outcome"], "error stays" if MODELLED else "failed")
+        self.assertEqual(b[PLANTED[1]]["outcome"], "error stays")
         for prefix in TESTS:
             self.assertTrue(any(name.startswith(prefix) for name in b), prefix)
         self.assertGreater(sum(name.startswith("same bits: ") for name in b), 10)
@@ -63,17 +65,13 @@ class FirstHour(Case):
         report = (self.out / "report.md").read_text()
         self.assertIn("## Whole steps", report)
         self.assertIn("| GPT-2 124M, --matmul-dtype fp8 |", report)
-        if MODELLED:  # launches of full size are accepted, and each operation has its limit
+        if MODELLED:  # launches of full size are accepted
             self.assertIn("| attention backward | 12 | 257.9 | 805 | arithmetic |", report)
 
     def test_3_a_bundle_runs_without_the_sources(self):
         archive = self.folder / "first.tar.xz"
-        if not (BUILD / "bench" / "bench_gpu").exists():
-            self.skipTest("needs bench_gpu (make gpu-first, make cuda-run-tests)")
         self.call(SCRIPTS / "gpu_bundle.sh", BUILD, archive)
         self.call("tar", "xf", archive)
-        if not MODELLED and not ON_GPUS:
-            self.skipTest("needs programs for GPUs")
         self.first("a", program=(self.folder / "gpu-first" / "first.sh",), build=(), expect=0)
         rows = self.rows(self.folder / "gpu-first" / "build" / "gpu-first")
         self.assertEqual(rows["a", "a launch"]["outcome"], "passed")
