@@ -44,7 +44,8 @@ STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
-MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublasLt.so.13 libcusolver.so.12 libnccl.so.2)
+MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusolver.so.12 \
+             libnccl.so.2)
 TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
 PROGRAMS  := $(basename $(wildcard *.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
@@ -231,8 +232,17 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
-test-faults: build/cuda-model/tests $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $<
+foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=, FLASH=, LLMC=, FASTCU=DIR)
+	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
+	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' foreign)
+
+build/cuda-model/clusters: gpusim/examples/clusters.cu
+	@mkdir -p $(@D)
+	@echo "  cuda-model  $<"
+	@$(NVCC) -std=c++17 -cudart shared -lineinfo --no-compress -gencode arch=compute_90a,code=compute_90a $< -o $@
+PLANTED := build/cuda-model/tests build/cuda-model/clusters
+test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $(PLANTED)
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
@@ -339,6 +349,6 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults check-cuda gpu-first \
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-first \
         gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages venv \
         deps-headers format format-check clean help

@@ -47,6 +47,7 @@ OperationPtr Engine::append(cudaStream_t stream, const char* what, std::function
         operation = std::make_shared<Operation>(Operation{what, std::move(work), std::move(stream->predecessors)});
         stream->capture->operations.push_back(operation);
     } else {
+        before_append(stream);
         operation = add(std::move(stream->predecessors), what, std::move(work));
         operation_appended(stream, operation);
     }
@@ -89,7 +90,8 @@ Call::Call(const char* what, const void* handle) : Call(what) {
         status = fail(cudaErrorInvalidResourceHandle,
                       fmt::format("{}: {}", what,
                                   handle ? "a stream, event or graph that does not exist"
-                                         : "no stream is given, and the default stream is not used here"));
+                                         : "no stream is given, and the default stream is not used here "
+                                           "(docs/modelled_gpu.md, CUDA_DEFAULT_STREAM)"));
 }
 
 cudaError_t Call::breaks(Capture& capture, cudaError_t code) {

@@ -57,7 +57,8 @@ struct Engine {
     std::condition_variable changed;
     std::unordered_set<const void*> alive;  // streams, events and graphs
     std::vector<std::shared_ptr<Capture>> captures;
-    int64_t unfinished = 0;  // operations that are not done
+    std::vector<cudaStream_t> blocking;  // streams that wait for the default stream, and it for them
+    int64_t unfinished = 0;              // operations that are not done
 
     // Adds an operation to the end of the stream or, during capture, to the stream's capture.
     OperationPtr append(cudaStream_t stream, const char* what, std::function<void()> work);

@@ -52,6 +52,12 @@ struct Operation;
 struct GraphNode;
 using OperationPtr = std::shared_ptr<Operation>;
 
+// Returns the stream that a call means: a null handle may stand for a default stream.
+cudaStream_t actual_stream(cudaStream_t stream);
+// Returns whether streams may be created that wait for the default stream, and it for them.
+bool has_blocking_streams();
+// Called before an operation is appended: makes the stream wait for others if the default stream asks for it.
+void before_append(cudaStream_t stream);
 // Returns whether work that is queued on the stream now runs at once.
 bool at_once(cudaStream_t stream);
 // Returns whether the caller runs this work itself instead of queueing it. May replace the work. `async`: a thread of

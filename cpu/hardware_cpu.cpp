@@ -42,6 +42,10 @@ DeviceAccess::DeviceAccess() {}
 DeviceAccess::~DeviceAccess() {}
 void begin_device_thread() {}
 
+cudaStream_t actual_stream(cudaStream_t stream) { return stream; }
+bool has_blocking_streams() { return false; }
+void before_append(cudaStream_t) {}
+
 bool at_once(cudaStream_t stream) { return stream && stream->queued == 0 && device_error() == cudaSuccess; }
 
 bool runs_in_call(cudaStream_t stream, std::function<void()>&, bool async) {

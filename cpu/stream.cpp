@@ -21,6 +21,7 @@ cudaError_t refuse_broken(cudaStream_t stream, const char* what) {
 }
 
 cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> work, bool async) {
+    stream = actual_stream(stream);
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, what)) return status;
@@ -66,6 +67,7 @@ cudaError_t enqueue_async(cudaStream_t stream, const char* what, std::function<v
 
 cudaError_t check_device(cudaStream_t stream, const char* what) {
     if (at_once(stream)) return cudaSuccess;  // nothing of another device is
+    stream = actual_stream(stream);
     const Call call(what, stream);
     if (call.status != cudaSuccess || stream->device == current_device()) return call.status;
     return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the stream is of device {}, and the thread's is {}",
@@ -73,12 +75,14 @@ cudaError_t check_device(cudaStream_t stream, const char* what) {
 }
 
 bool is_capturing(cudaStream_t stream) {
+    stream = actual_stream(stream);
     const std::lock_guard lock(engine().mutex);
     return engine().alive.contains(stream) && stream->capture;
 }
 
 cudaError_t wait_for(cudaStream_t stream, const char* what) {
     if (at_once(stream)) return device_error();
+    stream = actual_stream(stream);
     Call call(what, stream);
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
@@ -102,10 +106,15 @@ cudaError_t refuse_in_capture(const char* what) {
 // ---- streams -----------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-    if (flags != cudaStreamNonBlocking)
+    if (flags != cudaStreamNonBlocking && !has_blocking_streams())
         return fail(cudaErrorInvalidValue,
                     "only streams with cudaStreamNonBlocking are supported, which do not wait for the default stream");
-    return make("cudaStreamCreate", stream);
+    const cudaError_t status = make("cudaStreamCreate", stream);
+    if (status == cudaSuccess && flags != cudaStreamNonBlocking) {
+        const std::lock_guard lock(engine().mutex);
+        engine().blocking.push_back(*stream);
+    }
+    return status;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -116,6 +125,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Call call("cudaStreamDestroy", stream);
     if (!call.e.alive.erase(stream)) return call.status;
+    std::erase(call.e.blocking, stream);
     if (const std::shared_ptr<Capture> capture = stream->capture) {
         if (!capture->broken_by) capture->broken_by = call.what;
         if (capture->origin == stream) call.e.end(capture);  // only this stream could end it
@@ -144,6 +154,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    stream = actual_stream(stream);
     Call call("cudaStreamQuery", stream);
     if (call.status != cudaSuccess) return call.status;
     if (stream->capture) return call.breaks(*stream->capture, cudaErrorStreamCaptureUnsupported);
@@ -151,6 +162,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    stream = actual_stream(stream);
     Call call("cudaStreamWaitEvent", stream);
     if (call.status == cudaSuccess && !call.e.alive.contains(event))
         call.status = fail(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent: an event that does not exist");
@@ -200,6 +212,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    stream = actual_stream(stream);
     Call call("cudaEventRecord", stream);
     if (call.status == cudaSuccess && !call.e.alive.contains(event))
         call.status = fail(cudaErrorInvalidResourceHandle, "cudaEventRecord: an event that does not exist");

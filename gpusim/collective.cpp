@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "gpusim/float16.h"
 #include "gpusim/lanes.h"
+#include "gpusim/memory.h"
 
 namespace teon::gpusim {
 
@@ -58,6 +59,52 @@ void shuffle(Warp& w, const Instruction& i, Lanes lanes) {  // d[, p], a, b, c, 
     uint32_t* d = w.operand<uint32_t>(i, 0);
     for_lanes(lanes, [&](int lane) { d[lane] = got[lane]; });
     if (k == 2) detail::set_predicate(*w.operand<Lanes>(i, 1), lanes, in_range);
+}
+
+void elect(Warp& w, const Instruction& i, Lanes lanes) {
+    const auto leader = static_cast<uint32_t>(first_lane(lanes));
+    uint32_t* d = w.operand<uint32_t>(i, 0);
+    for_lanes(lanes, [&](int l) { d[l] = leader; });
+    detail::set_predicate(*w.operand<Lanes>(i, 1), lanes, Lanes{1} << leader);
+}
+
+// Each lane gets the lanes with its value or, with .all, all lanes of the mask if their values are equal, else 0.
+void match(Warp& w, const Instruction& i, Lanes lanes) {
+    const uint8_t* a = w.operand<uint8_t>(i, i.destinations);
+    const auto same_as = [&](int lane) {
+        Lanes same = 0;
+        for_lanes(lanes, [&](int l) {
+            if (std::memcmp(a + l * i.bytes, a + lane * i.bytes, i.bytes) == 0) same |= Lanes{1} << l;
+        });
+        return same;
+    };
+    uint32_t got[32];
+    for_lanes(lanes, [&](int l) { got[l] = same_as(l); });
+    const bool all = got[first_lane(lanes)] == lanes;
+    uint32_t* d = w.operand<uint32_t>(i, 0);
+    for_lanes(lanes, [&](int l) { d[l] = i.variant && !all ? 0 : got[l]; });
+    if (i.destinations == 2) detail::set_predicate(*w.operand<Lanes>(i, 1), lanes, all ? kAllLanes : 0);
+}
+
+void redux(Warp& w, const Instruction& i, Lanes lanes) {
+    const uint32_t* a = w.operand<uint32_t>(i, 1);
+    const auto op = static_cast<AtomicOp>(i.variant);
+    uint32_t result = a[first_lane(lanes)];
+    for_lanes(lanes & (lanes - 1), [&](int l) {
+        const bool less = i.sign ? static_cast<int32_t>(a[l]) < static_cast<int32_t>(result) : a[l] < result;
+        if (op == AtomicOp::add) result += a[l];
+        if (op == AtomicOp::and_) result &= a[l];
+        if (op == AtomicOp::or_) result |= a[l];
+        if (op == AtomicOp::xor_) result ^= a[l];
+        if ((op == AtomicOp::min && less) || (op == AtomicOp::max && !less)) result = a[l];
+    });
+    uint32_t* d = w.operand<uint32_t>(i, 0);
+    for_lanes(lanes, [&](int l) { d[l] = result; });
+}
+
+void active_mask(Warp& w, const Instruction& i, Lanes lanes) {
+    uint32_t* d = w.operand<uint32_t>(i, 0);
+    for_lanes(lanes, [&](int l) { d[l] = lanes; });
 }
 
 void vote(Warp& w, const Instruction& i, Lanes lanes) {  // d, p, mask

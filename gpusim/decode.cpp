@@ -17,9 +17,12 @@
 
 #include "base/check.h"
 #include "base/integer.h"
+#include "gpusim/bulk.h"
+#include "gpusim/cluster.h"
 #include "gpusim/collective.h"
 #include "gpusim/convert.h"
 #include "gpusim/float.h"
+#include "gpusim/half.h"
 #include "gpusim/integer.h"
 #include "gpusim/mbarrier.h"
 #include "gpusim/memory.h"
@@ -45,8 +48,10 @@ std::string readable(std::string_view mangled) {
     int depth = 0;
     for (size_t i = 0; i < name.size(); ++i) {
         depth += (name[i] == '<') - (name[i] == '>');
-        if (name[i] == '(' && depth == 0) return name.substr(0, i);
+        if (name[i] == '(' && depth == 0) name.resize(i);
     }
+    constexpr size_t kMost = 160;  // template arguments may be pages long
+    if (name.size() > kMost) name = name.substr(0, kMost) + "...";
     return name;
 }
 
@@ -72,9 +77,31 @@ const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
                                   {"%lanemask_gt", Special::lanemask_gt},
                                   {"%lanemask_ge", Special::lanemask_ge},
                                   {"%lanemask_eq", Special::lanemask_eq},
-                                  {"%dynamic_smem_size", Special::dynamic_smem_size}};
-const Names<Space> kSpaces = {{"global", Space::global}, {"shared", Space::shared}, {"shared::cta", Space::shared},
-                              {"local", Space::local},   {"param", Space::param},   {"const", Space::constant}};
+                                  {"%dynamic_smem_size", Special::dynamic_smem_size},
+                                  {"%cluster_ctaid.x", Special::cluster_ctaid_x},
+                                  {"%cluster_ctaid.y", Special::cluster_ctaid_y},
+                                  {"%cluster_ctaid.z", Special::cluster_ctaid_z},
+                                  {"%cluster_nctaid.x", Special::cluster_nctaid_x},
+                                  {"%cluster_nctaid.y", Special::cluster_nctaid_y},
+                                  {"%cluster_nctaid.z", Special::cluster_nctaid_z},
+                                  {"%cluster_ctarank", Special::cluster_ctarank},
+                                  {"%cluster_nctarank", Special::cluster_nctarank},
+                                  {"%clusterid.x", Special::clusterid_x},
+                                  {"%clusterid.y", Special::clusterid_y},
+                                  {"%clusterid.z", Special::clusterid_z},
+                                  {"%nclusterid.x", Special::nclusterid_x},
+                                  {"%nclusterid.y", Special::nclusterid_y},
+                                  {"%nclusterid.z", Special::nclusterid_z},
+                                  {"%smid", Special::smid},
+                                  {"%nsmid", Special::nsmid},
+                                  {"%clock", Special::clock},
+                                  {"%clock_hi", Special::clock_high},
+                                  {"%clock64", Special::clock},
+                                  {"%globaltimer", Special::clock}};
+const Names<Space> kSpaces = {{"global", Space::global},      {"shared", Space::shared},
+                              {"shared::cta", Space::shared}, {"shared::cluster", Space::shared},
+                              {"local", Space::local},        {"param", Space::param},
+                              {"const", Space::constant}};
 const Names<AtomicOp> kAtomics = {{"add", AtomicOp::add},   {"min", AtomicOp::min}, {"max", AtomicOp::max},
                                   {"and", AtomicOp::and_},  {"or", AtomicOp::or_},  {"xor", AtomicOp::xor_},
                                   {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas}, {"inc", AtomicOp::inc},
@@ -218,15 +245,37 @@ private:
             i.guard_not = s.guard_not;
         }
         using Form = void (Decoder::*)();
-        static const Names<Form> forms = {
-            {"bra", &Decoder::branch},    {"exit", &Decoder::exit},   {"trap", &Decoder::trap},
-            {"brkpt", &Decoder::trap},    {"bar", &Decoder::barrier}, {"barrier", &Decoder::barrier},
-            {"shfl", &Decoder::shuffle_}, {"vote", &Decoder::vote_},  {"ldmatrix", &Decoder::matrix},
-            {"mma", &Decoder::mma},       {"cp", &Decoder::copy},     {"ld", &Decoder::memory},
-            {"ldu", &Decoder::memory},    {"st", &Decoder::memory},   {"atom", &Decoder::atomic_},
-            {"red", &Decoder::atomic_},   {"mov", &Decoder::move},    {"cvta", &Decoder::window},
-            {"call", &Decoder::call},     {"cvt", &Decoder::convert}, {"mbarrier", &Decoder::mbarrier},
-            {"fence", &Decoder::fence},   {"wgmma", &Decoder::wgmma}, {"setmaxnreg", &Decoder::max_registers}};
+        static const Names<Form> forms = {{"bra", &Decoder::branch},
+                                          {"exit", &Decoder::exit},
+                                          {"trap", &Decoder::trap},
+                                          {"brkpt", &Decoder::trap},
+                                          {"bar", &Decoder::barrier},
+                                          {"barrier", &Decoder::barrier},
+                                          {"shfl", &Decoder::shuffle_},
+                                          {"vote", &Decoder::vote_},
+                                          {"ldmatrix", &Decoder::matrix},
+                                          {"mma", &Decoder::mma},
+                                          {"cp", &Decoder::copy},
+                                          {"ld", &Decoder::memory},
+                                          {"ldu", &Decoder::memory},
+                                          {"st", &Decoder::memory},
+                                          {"atom", &Decoder::atomic_},
+                                          {"red", &Decoder::atomic_},
+                                          {"mov", &Decoder::move},
+                                          {"cvta", &Decoder::window},
+                                          {"call", &Decoder::call},
+                                          {"cvt", &Decoder::convert},
+                                          {"mbarrier", &Decoder::mbarrier},
+                                          {"fence", &Decoder::fence},
+                                          {"wgmma", &Decoder::wgmma},
+                                          {"setmaxnreg", &Decoder::max_registers},
+                                          {"elect", &Decoder::elect_},
+                                          {"match", &Decoder::match_},
+                                          {"redux", &Decoder::redux_},
+                                          {"activemask", &Decoder::active},
+                                          {"stmatrix", &Decoder::store_matrix_},
+                                          {"mapa", &Decoder::map_},
+                                          {"getctarank", &Decoder::rank_}};
         const std::string_view first = parts_[0];
         if (first == "ret" && !outermost) {
             i.kind = Kind::branch;
@@ -401,7 +450,23 @@ private:
         emit();
     }
 
+    void cluster_barrier() {
+        if (has("arrive")) {
+            instruction_.kind = Kind::aligned;
+            instruction_.run = &cluster_arrive;
+        } else if (has("wait")) {
+            instruction_.kind = Kind::poll;
+            instruction_.variant = static_cast<uint8_t>(Poll::cluster);
+            instruction_.run = &cluster_wait;
+        } else {
+            refuse("the variant");
+        }
+        program_.joins_warps = true;
+        emit();
+    }
+
     void barrier() {
+        if (has("cluster")) return cluster_barrier();
         if (has("warp")) {
             instruction_.kind = Kind::collective;
             instruction_.run = &sync_warp;
@@ -424,54 +489,138 @@ private:
         emit();
     }
 
-    // Arrivals must not return a state (the operand must be "_"); waits identify a phase by its parity.
+    void map_() {  // d, a, rank
+        need_operands(3, 3);
+        const int bytes = bytes_of_type(parts_.back());
+        instruction_.run = &map_address;
+        instruction_.width = static_cast<uint8_t>(bytes);
+        exact(op(0), bytes);
+        exact(op(1), bytes);
+        exact(op(2), 4);
+        emit(1);
+    }
+    void rank_() {  // d, a
+        need_operands(2, 2);
+        instruction_.run = &rank_of_address;
+        exact(op(0), 4);
+        instruction_.width = static_cast<uint8_t>(operand(op(1), bytes_of_type(parts_.back())));
+        emit(1);
+    }
+
+    // Waits identify a phase by its parity or by the state that an arrival returned.
     void mbarrier() {
         Instruction& i = instruction_;
         const std::string_view what = parts_[1];
         const bool arrives = what == "arrive";
         const bool waits = what == "try_wait" || what == "test_wait";
         program_.joins_warps = true;
-        if (!has("shared::cta") && !has("shared")) refuse("the space");
-        if (arrives && op(0) != "_") refuse("the state");
-        if (waits && !has("parity")) refuse("the state");
+        const bool expects = what == "expect_tx";
+        if (!has("shared::cta") && !has("shared") && !has("shared::cluster")) refuse("the space");
+        if (has("noComplete")) refuse("the variant");
+        const bool returns = arrives && op(0) != "_";
+        i.sign = waits && !has("parity");
         size_t k = arrives;
+        if (returns) exact(op(0), 8);
         if (waits) exact(op(k++), 0);
         address(op(k++));
         if (i.address_width != 4) refuse("the address");
         const size_t count = statement_->operands.size();
-        if (what == "init" || waits || count > k)
+        if (i.sign)
+            exact(op(k++), 8);
+        else if (what == "init" || waits || expects || count > k)
             exact(op(k++), 4);
         else if (arrives)
             add(constant(4, 1));
+        k += waits && count == k + 1;  // the time after which a wait may give up
         if (count != k) refuse("the number of operands");
         if (waits) i.variant = static_cast<uint8_t>(what == "try_wait" ? Poll::try_wait : Poll::test_wait);
         if (arrives) i.variant = has("expect_tx");
-        static const Names<Handler> handlers = {{"init", &mbarrier_init},
-                                                {"inval", &mbarrier_inval},
-                                                {"arrive", &mbarrier_arrive},
-                                                {"try_wait", &mbarrier_wait},
-                                                {"test_wait", &mbarrier_wait}};
+        static const Names<Handler> handlers = {{"init", &mbarrier_init},     {"inval", &mbarrier_inval},
+                                                {"arrive", &mbarrier_arrive}, {"expect_tx", &mbarrier_expect},
+                                                {"try_wait", &mbarrier_wait}, {"test_wait", &mbarrier_wait}};
         const auto handler = handlers.find(what);
         if (handler == handlers.end()) refuse("the variant");
         i.run = handler->second;
         if (waits) i.kind = Kind::poll;
-        emit(waits);
+        emit(waits || returns);
     }
 
-    void bulk() {  // cp.async.bulk.tensor.Nd: [to], [map, {x, y, ...}], [mbarrier]
-        const bool loads = has("tensor") && has("global") && has("mbarrier::complete_tx::bytes") &&
-                           (parts_[5] == "shared::cluster" || parts_[5] == "shared::cta");
-        if (!loads || has("multicast::cluster") || has("im2col") || has("L2::cache_hint")) refuse("the variant");
-        need_operands(3, 3);
-        const auto inside = [](std::string_view text) { return text.substr(1, text.size() - 2); };
-        const auto from = split_operands(inside(op(1)));
-        if (from.size() != 2) refuse("the tensor map");
-        instruction_.run = &bulk_copy;
-        exact(inside(op(0)), 4);
-        exact(from[0], 8);
-        list(from[1], 4);
-        exact(inside(op(2)), 4);
+    static std::string_view inside(std::string_view text) { return text.substr(1, text.size() - 2); }
+
+    // The tensor map and the coordinates of "[map, {x, y, ...}]".
+    void tile(std::string_view text) {
+        const auto parts = split_operands(inside(text));
+        if (parts.size() != 2) refuse("the tensor map");
+        exact(parts[0], 8);
+        list(parts[1], 4);
+    }
+
+    // cp.async.bulk[.tensor.Nd].{shared::cluster, shared::cta}.global.mbarrier::complete_tx::bytes[.multicast::cluster]
+    //     [to], [map, {x, y, ...}] or [from], bytes, [mbarrier] {, receivers} {, cache policy}
+    // cp[.reduce].async.bulk[.tensor.Nd].global.shared::cta[.add].bulk_group [map, {x, y, ...}] or [to], [from], bytes
+    void bulk() {
+        Instruction& i = instruction_;
+        const bool is_tensor = has("tensor");
+        const bool multicasts = has("multicast::cluster");
+        i.variant = static_cast<uint8_t>((is_tensor ? bulk::kTensor : 0) | (multicasts ? bulk::kMulticast : 0));
         program_.asynchronous = true;
+        if (has("prefetch")) {
+            i.run = &nothing;
+            return emit();
+        }
+        if (has("commit_group") || has("wait_group")) {
+            i.run = has("wait_group") ? &bulk_wait : &bulk_commit;
+            if (has("wait_group")) i.offset = static_cast<int64_t>(parse_number(op(0)));
+            return emit();
+        }
+        if (has("im2col") || has("im2col_no_offs") || has("cp_mask")) refuse("the variant");
+        const size_t expected = is_tensor ? 2 : 3;
+        const size_t policy = has("L2::cache_hint");
+        if (has("bulk_group")) {
+            need_operands(expected + policy, expected + policy);
+            return bulk_out(is_tensor);
+        }
+        const bool loads = has("global") && has("mbarrier::complete_tx::bytes");
+        if (!loads || (!has("shared::cluster") && !has("shared::cta"))) refuse("the variant");
+        need_operands(expected + 1 + multicasts + policy, expected + 1 + multicasts + policy);
+        i.run = &bulk_load;
+        exact(inside(op(0)), 4);
+        size_t k = 1;
+        if (is_tensor) {
+            tile(op(k++));
+        } else {
+            exact(inside(op(k++)), 8);
+            exact(op(k++), 4);
+        }
+        exact(inside(op(k++)), 4);
+        if (multicasts) exact(op(k++), 2);
+        emit();
+    }
+    void bulk_out(bool is_tensor) {
+        Instruction& i = instruction_;
+        static const Names<Reduce> reductions = {{"add", Reduce::add},  {"min", Reduce::min}, {"max", Reduce::max},
+                                                 {"and", Reduce::and_}, {"or", Reduce::or_},  {"xor", Reduce::xor_}};
+        static const Names<TensorMap::Type> types = {
+            {"u32", TensorMap::kU32}, {"s32", TensorMap::kS32}, {"u64", TensorMap::kU64}, {"s64", TensorMap::kS64},
+            {"f32", TensorMap::kF32}, {"f64", TensorMap::kF64}, {"f16", TensorMap::kF16}, {"bf16", TensorMap::kBf16}};
+        const bool reduces = parts_[1] == "reduce";
+        i.vector = static_cast<uint8_t>(reduces ? variant(reductions) : Reduce::none);
+        if (reduces && !is_tensor) {
+            const TensorMap::Type type = variant(types);
+            i.width = static_cast<uint8_t>(type);
+            i.bytes = TensorMap::kBytesOf[type];
+        }
+        i.run = &bulk_store;
+        if (is_tensor) {
+            const uint8_t type = i.width;
+            tile(op(0));
+            i.width = type;
+            exact(inside(op(1)), 4);
+        } else {
+            exact(inside(op(0)), 8);
+            exact(inside(op(1)), 4);
+            exact(op(2), 4);
+        }
         emit();
     }
 
@@ -486,8 +635,8 @@ private:
         emit();
     }
 
-    // wgmma.mma_async.sync.aligned.m64nNk16.f32.{bf16.bf16, f16.f16} d, a, b, scale-d, imm-scale-a, imm-scale-b,
-    // [imm-trans-a,] imm-trans-b
+    // wgmma.mma_async.sync.aligned.m64nNk16.{f32.bf16.bf16, f32.f16.f16, f16.f16.f16} d, a, b, scale-d, imm-scale-a,
+    // imm-scale-b, [imm-trans-a,] imm-trans-b
     void wgmma() {
         Instruction& i = instruction_;
         i.kind = Kind::aligned;
@@ -500,9 +649,10 @@ private:
             return emit();
         }
         const std::string_view shape = parts_[4];
+        const bool half_sums = parts_.size() == 8 && parts_[5] == "f16";
         const bool f16 = has("f16");
-        if (parts_.size() != 8 || !shape.starts_with("m64n") || !shape.ends_with("k16") || parts_[5] != "f32" ||
-            parts_[6] != parts_[7] || (!f16 && parts_[6] != "bf16"))
+        if (parts_.size() != 8 || !shape.starts_with("m64n") || !shape.ends_with("k16") ||
+            (parts_[5] != "f32" && !half_sums) || parts_[6] != parts_[7] || (!f16 && parts_[6] != "bf16"))
             refuse("the variant");
         const auto N = parse_number(shape.substr(4, shape.size() - 7));
         const bool registers = op(1)[0] == '{';
@@ -519,14 +669,16 @@ private:
         i.variant = static_cast<uint8_t>(
             flag(registers, product::kRegistersA) | flag(transposed_a, product::kTransposedA) |
             flag(transposed_b, product::kTransposedB) | flag(immediate_is(first, -1), product::kMinusA) |
-            flag(immediate_is(first + 1, -1), product::kMinusB) | flag(f16, product::kF16));
+            flag(immediate_is(first + 1, -1), product::kMinusB) | flag(f16, product::kF16) |
+            flag(half_sums, product::kHalfSums));
+        const int results = static_cast<int>(half_sums ? N / 4 : N / 2);
         for (int both = 0; both < 2; ++both)
-            if (list(op(0), 4) != static_cast<int>(N / 2)) refuse("the number of registers of D");
+            if (list(op(0), 4) != results) refuse("the number of registers of D");
         if (registers && list(op(1), 4) != 4) refuse("the number of registers of A");
         if (!registers) exact(op(1), 8);
         exact(op(2), 8);
         exact(op(3), 0);
-        emit(static_cast<int>(N / 2));
+        emit(results);
     }
 
     void shuffle_() {  // d[|p], a, b, c, mask
@@ -540,6 +692,61 @@ private:
         const int destinations = instruction_.count;
         for (size_t k = 1; k < 5; ++k) exact(op(k), 4);
         emit(destinations);
+    }
+
+    void elect_() {  // d|p, mask
+        need_operands(2, 2);
+        instruction_.kind = Kind::collective;
+        instruction_.run = &elect;
+        const size_t bar = op(0).find('|');
+        if (bar == std::string_view::npos) refuse("the operands");
+        const std::string_view leader = op(0).substr(0, bar);
+        add(leader == "_" ? new_register(4) : find_register(leader));
+        exact(op(0).substr(bar + 1), 0);
+        exact(op(1), 4);
+        emit(2);
+    }
+    void match_() {  // match.any: d, a, mask; match.all: d[|p], a, mask
+        need_operands(3, 3);
+        const int bytes = bytes_of_type(parts_.back());
+        instruction_.kind = Kind::collective;
+        instruction_.run = &match;
+        instruction_.variant = has("all");
+        instruction_.bytes = static_cast<uint8_t>(bytes);
+        const size_t bar = op(0).find('|');
+        exact(op(0).substr(0, bar), 4);
+        if (bar != std::string_view::npos) exact(op(0).substr(bar + 1), 0);
+        const int destinations = instruction_.count;
+        exact(op(1), bytes);
+        exact(op(2), 4);
+        emit(destinations);
+    }
+    void redux_() {  // d, a, mask
+        need_operands(3, 3);
+        if (has("f32")) refuse("the type");
+        instruction_.kind = Kind::collective;
+        instruction_.run = &redux;
+        instruction_.variant = static_cast<uint8_t>(variant(kAtomics));
+        instruction_.sign = has("s32");
+        for (size_t k = 0; k < 3; ++k) exact(op(k), 4);
+        emit(1);
+    }
+    void active() {
+        need_operands(1, 1);
+        instruction_.run = &active_mask;
+        exact(op(0), 4);
+        emit(1);
+    }
+    void store_matrix_() {
+        need_operands(2, 2);
+        if (!has("sync") || !has("m8n8") || !has("b16")) refuse("the variant");
+        instruction_.kind = Kind::aligned;
+        instruction_.run = &store_matrix;
+        instruction_.variant = has("trans");
+        instruction_.space = Space::shared;
+        address(op(0));
+        instruction_.vector = static_cast<uint8_t>(list(op(1), 4));
+        emit();
     }
 
     void vote_() {  // d, [!]p, mask
@@ -582,13 +789,12 @@ private:
 
     void copy() {  // cp.async.{ca,cg}.shared.global [to], [from], bytes {, filled}; or a group operation
         Instruction& i = instruction_;
+        if (has("bulk")) return bulk();
         if (has("commit_group")) {
             i.run = &copy_commit;
         } else if (has("wait_group") || has("wait_all")) {
             i.run = &copy_wait;
             i.offset = has("wait_all") ? -1 : static_cast<int64_t>(parse_number(op(0)));
-        } else if (has("bulk")) {
-            return bulk();
         } else if (has("async") && !has("mbarrier")) {
             need_operands(3, 4);
             i.run = &copy_async;
@@ -640,10 +846,18 @@ private:
         i.variant = static_cast<uint8_t>(variant(kAtomics));
         const std::string_view type = parts_.back();
         i.bytes = static_cast<uint8_t>(bytes_of_type(type));
-        if ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2")) refuse("the type");
+        if (has("v2") || has("v4") || has("v8")) refuse("a vector");
+        const bool pairs = type == "bf16x2" || type == "f16x2";
+        const bool halves = type == "bf16" || type == "f16";
+        if ((pairs || halves) && i.variant != static_cast<uint8_t>(AtomicOp::add)) refuse("the operation");
+        if (!halves && !pairs && ((i.bytes != 4 && i.bytes != 8) || type.ends_with("x2"))) refuse("the type");
         i.sign = type[0] == 's';
         i.width = type[0] == 'f';  // whether the type is a float
         i.run = &atomic;
+        if (pairs || halves) {
+            i.run = &atomic_add_half;
+            i.width = type[0] == 'b';  // whether it is bf16
+        }
         size_t k = 0;
         if (returns) exact(op(k++), i.bytes);
         address(op(k++));
@@ -658,7 +872,8 @@ private:
         if (const auto it = kSpecials.find(op(1)); it != kSpecials.end()) {
             i.run = &move_special;
             i.variant = static_cast<uint8_t>(it->second);
-            exact(op(0), 4);
+            i.width = static_cast<uint8_t>(bytes);
+            exact(op(0), bytes);
             return emit(1);
         }
         const bool splits = op(0)[0] == '{';
@@ -772,6 +987,7 @@ const Table& instruction_table() {
         add_float_rows(*all);
         add_conversion_rows(*all);
         add_move_rows(*all);
+        add_half_rows(*all);
         return all;
     }();
     return *table;
@@ -801,6 +1017,10 @@ std::unique_ptr<Program> decode(const Module& module, const Symbols& symbols, st
     if (!program->parameters.empty())
         program->parameter_bytes = program->parameters.back().offset + program->parameters.back().bytes;
     program->max_threads = it->second.max_threads;
+    if (std::vector<int> c = it->second.cluster; !c.empty()) {
+        c.resize(3, 1);
+        program->cluster = {static_cast<uint32_t>(c[0]), static_cast<uint32_t>(c[1]), static_cast<uint32_t>(c[2])};
+    }
     constexpr int kRegisters = 65536;
     constexpr int kMost = 255;
     constexpr int kUnit = 8;  // per multiprocessor; most per thread; allocation unit

@@ -41,6 +41,60 @@ float extreme_nan_f32(float a, float b) {
     return a != a || b != b ? nan_f32() : r;
 }
 
+// .sat: to [0, 1]; NaN becomes 0.
+float saturated(float x) {
+    const float low = x > 0.0f ? x : 0.0f;
+    return low < 1.0f ? low : 1.0f;
+}
+
+// Directed rounding of a result that is `x` to nearest and differs from the exact one by `rest` (exact minus x), of
+// which only the sign counts.
+struct Down {
+    static float step(float x, double rest) { return rest < 0 ? std::nextafterf(x, -INFINITY) : x; }
+};
+struct Up {
+    static float step(float x, double rest) { return rest > 0 ? std::nextafterf(x, INFINITY) : x; }
+};
+struct ToZero {
+    static float step(float x, double rest) {
+        return rest != 0 && (rest < 0) == (x > 0) ? std::nextafterf(x, 0.0f) : x;
+    }
+};
+// The sign of a b + c - x: the product is exact in double, and so are the two parts of its sum with c.
+double rest_of(float a, float b, float c, float x) {
+    const double product = double{a} * b;
+    const double sum = product + c;
+    const double part = sum - product;
+    const double low = (product - (sum - part)) + (c - part);
+    const double high = sum - x;
+    return high != 0 ? high : low;
+}
+
+template <typename Rounding>
+void directed(Table& t, const std::string& mode) {
+    t["add." + mode + ".f32"] = each_lane([](float a, float b) {
+        const float x = a + b;
+        return std::isfinite(x) ? Rounding::step(x, rest_of(a, 1, b, x)) : x;
+    });
+    t["sub." + mode + ".f32"] = each_lane([](float a, float b) {
+        const float x = a - b;
+        return std::isfinite(x) ? Rounding::step(x, rest_of(a, 1, -b, x)) : x;
+    });
+    t["mul." + mode + ".f32"] = each_lane([](float a, float b) {
+        const float x = a * b;
+        return std::isfinite(x) ? Rounding::step(x, rest_of(a, b, 0, x)) : x;
+    });
+    const auto fma = [](float a, float b, float c) {
+        const float x = std::fma(a, b, c);
+        return std::isfinite(x) ? Rounding::step(x, rest_of(a, b, c, x)) : x;
+    };
+    t["fma." + mode + ".f32"] = each_lane(fma);
+    t["fma." + mode + ".ftz.f32"] = each_lane([](float a, float b, float c) {
+        const float x = std::fma(ftz(a), ftz(b), ftz(c));
+        return std::isfinite(x) ? ftz(Rounding::step(x, rest_of(ftz(a), ftz(b), ftz(c), x))) : x;
+    });
+}
+
 template <typename T>
 void arithmetic(Table& t, const std::string& type) {
     for (const std::string round : {"", "rn."}) {
@@ -119,6 +173,19 @@ void add_float_rows(Table& t) {
     t["fma.rn.ftz.f32"] = each_lane([](float a, float b, float c) { return ftz(std::fma(ftz(a), ftz(b), ftz(c))); });
     for (const char* name : {"div.approx", "div.full"})
         t[name + std::string(".f32")] = each_lane([](float a, float b) { return a / b; });
+    for (const char* name : {"div.approx", "div.full"})
+        t[name + std::string(".ftz.f32")] = each_lane([](float a, float b) { return ftz(ftz(a) / ftz(b)); });
+    t["cvt.sat.f32.f32"] = each_lane([](float a) { return saturated(a); });
+    t["cvt.ftz.sat.f32.f32"] = each_lane([](float a) { return saturated(ftz(a)); });
+    t["add.sat.f32"] = each_lane([](float a, float b) { return saturated(a + b); });
+    t["add.ftz.sat.f32"] = each_lane([](float a, float b) { return saturated(ftz(a) + ftz(b)); });
+    t["mul.sat.f32"] = each_lane([](float a, float b) { return saturated(a * b); });
+    t["fma.rn.sat.f32"] = each_lane([](float a, float b, float c) { return saturated(std::fma(a, b, c)); });
+    t["fma.rn.ftz.sat.f32"] =
+        each_lane([](float a, float b, float c) { return saturated(std::fma(ftz(a), ftz(b), ftz(c))); });
+    directed<Down>(t, "rm");
+    directed<Up>(t, "rp");
+    directed<ToZero>(t, "rz");
     // "20 mantissa bits are right, the lower 32 bits of the result are zero"; nvcc emits code that refines it.
     t["rcp.approx.ftz.f64"] = each_lane(
         [](double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(1 / a) & ~uint64_t{0xffffffff}); });

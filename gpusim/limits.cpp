@@ -14,6 +14,7 @@ constexpr uint64_t kMostThreads = 1024;
 constexpr uint64_t kMostThreadsZ = 64;
 constexpr uint64_t kMostBlocksX = 0x7fffffff;
 constexpr uint64_t kMostBlocksYZ = 65535;
+constexpr uint64_t kMostOfCluster = 16;  // 8, or 16 where a kernel asks for it
 
 size_t without_static(const Program& p, size_t bytes) {
     const size_t used = round_up(p.static_shared, std::max<size_t>(p.dynamic_align, 1));
@@ -39,6 +40,12 @@ cudaError_t check_launch(const Program& p, const GpuSheet& device, size_t grante
     if (l.grid.count() == 0 || l.grid.x > kMostBlocksX || l.grid.y > kMostBlocksYZ || l.grid.z > kMostBlocksYZ)
         return refuse(cudaErrorInvalidConfiguration,
                       fmt::format("a grid of {} blocks; at most {} along y and z", text(l.grid), kMostBlocksYZ));
+    const Extent3& c = l.cluster;
+    if (c.count() > 1 && device.capability < 90) return refuse(cudaErrorInvalidValue, "clusters need sm_90");
+    if (c.count() == 0 || c.count() > kMostOfCluster || l.grid.x % c.x || l.grid.y % c.y || l.grid.z % c.z)
+        return refuse(cudaErrorInvalidConfiguration,
+                      fmt::format("clusters of {} blocks for a grid of {}; at most {}, and the grid a multiple",
+                                  text(c), text(l.grid), kMostOfCluster));
     if (p.max_threads && threads > static_cast<uint64_t>(p.max_threads))
         return refuse(cudaErrorLaunchOutOfResources,
                       fmt::format("{} threads; its __launch_bounds__ are {}", threads, p.max_threads));

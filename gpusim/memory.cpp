@@ -7,7 +7,9 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "gpusim/cluster.h"
 #include "gpusim/counts.h"
+#include "gpusim/half.h"
 
 namespace teon::gpusim {
 
@@ -104,6 +106,11 @@ uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32
             space = Space::shared;
             address -= kSharedWindow;
         }
+    }
+    if (space == Space::shared && address >= kOwnShared) {
+        uint64_t at = address;
+        if (&block_of_address(w, i, lane, at) != w.block) return remote_memory(w, i, lane, address, bytes, writes);
+        address = at;
     }
     if (space == Space::shared)
         return writes ? shared_for_write(w, i, lane, address, bytes, value)
@@ -292,7 +299,8 @@ static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t addre
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
-    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes)) fail(w, i, lane, shared.wrong());
+    if (w.block->cluster) check_against_remote(w, i, lane, static_cast<uint32_t>(address), bytes, false);
+    if (!shared.read(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes)) alarm(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -300,8 +308,9 @@ uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t addr
                           const void* value) {
     check_shared(w, i, lane, address, bytes);
     SharedMemory& shared = w.block->shared;
+    if (w.block->cluster) check_against_remote(w, i, lane, static_cast<uint32_t>(address), bytes, true);
     if (!shared.write(w.clock, w.index, lane, static_cast<uint32_t>(address), bytes, value))
-        fail(w, i, lane, shared.wrong());
+        alarm(w, i, lane, shared.wrong());
     return shared.data() + address;
 }
 
@@ -324,6 +333,38 @@ void atomic(Warp& w, const Instruction& i, Lanes lanes) {
     if (i.width) return i.bytes == 4 ? atomic_of<float>(w, i, lanes) : atomic_of<double>(w, i, lanes);
     if (i.sign) return i.bytes == 4 ? atomic_of<int32_t>(w, i, lanes) : atomic_of<int64_t>(w, i, lanes);
     return i.bytes == 4 ? atomic_of<uint32_t>(w, i, lanes) : atomic_of<uint64_t>(w, i, lanes);
+}
+
+namespace {
+
+template <typename H, typename Bits>
+void add_halves(Warp& w, const Instruction& i, Lanes lanes) {
+    const int first = i.destinations;
+    const Addresses a = addresses(w, i, first);
+    const Bits* b = w.operand<Bits>(i, first + 1);
+    count_access(w, i, lanes, a, sizeof(Bits));
+    const auto sum = [](Bits x, Bits y) {
+        Bits result = 0;
+        for (size_t shift = 0; shift < 8 * sizeof(Bits); shift += 16) {
+            const auto half = [&](Bits v) { return H::widen(static_cast<uint16_t>(v >> shift)); };
+            result |= static_cast<Bits>(Bits{H::narrow(half(x) + half(y))} << shift);
+        }
+        return result;
+    };
+    for_lanes(lanes, [&](int l) {
+        auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(Bits), false, nullptr));
+        Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(p, &old, sum(old, b[l]), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+        if (first) w.operand<Bits>(i, 0)[l] = old;
+    });
+}
+
+}  // namespace
+
+void atomic_add_half(Warp& w, const Instruction& i, Lanes lanes) {
+    if (i.bytes == 4)
+        return i.width ? add_halves<HalfBf16, uint32_t>(w, i, lanes) : add_halves<HalfF16, uint32_t>(w, i, lanes);
+    return i.width ? add_halves<HalfBf16, uint16_t>(w, i, lanes) : add_halves<HalfF16, uint16_t>(w, i, lanes);
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------------
@@ -397,6 +438,26 @@ void load_matrix(Warp& w, const Instruction& i, Lanes) {
             const int c = 2 * (l % 4);
             d[l] = i.variant ? row[8 * k + c][j] | uint32_t{row[8 * k + c + 1][j]} << 16
                              : row[8 * k + j][c] | uint32_t{row[8 * k + j][c + 1]} << 16;
+        }
+    }
+}
+
+// stmatrix: lane 8 k + j holds the address of row j of matrix k, and each lane two adjacent elements of a row or, with
+// .trans, of a column.
+void store_matrix(Warp& w, const Instruction& i, Lanes) {  // [a], registers
+    const Addresses a = addresses(w, i, 0);
+    count_access(w, i, static_cast<Lanes>((uint64_t{1} << 8 * i.vector) - 1), a, 16);
+    for (int k = 0; k < i.vector; ++k) {
+        const uint32_t* r = w.operand<uint32_t>(i, 1 + k);
+        for (int j = 0; j < 8; ++j) {
+            const int lane = 8 * k + j;
+            uint64_t address = a.of[lane];
+            if (i.address_width == 8 && address >= kSharedWindow) address -= kSharedWindow;
+            uint16_t row[8];
+            for (int c = 0; c < 8; ++c)
+                row[c] = i.variant ? static_cast<uint16_t>(r[4 * c + j / 2] >> 16 * (j % 2))
+                                   : static_cast<uint16_t>(r[4 * j + c / 2] >> 16 * (c % 2));
+            std::memcpy(shared_for_write(w, i, lane, address, 16, row), row, sizeof row);
         }
     }
 }

@@ -11,7 +11,9 @@ void load(Warp&, const Instruction&, Lanes);
 void store(Warp&, const Instruction&, Lanes);
 void load_parameter(Warp&, const Instruction&, Lanes);
 void atomic(Warp&, const Instruction&, Lanes);
+void atomic_add_half(Warp&, const Instruction&, Lanes);  // of one or two 16-bit floats; width: of bf16
 void load_matrix(Warp&, const Instruction&, Lanes);
+void store_matrix(Warp&, const Instruction&, Lanes);
 void copy_async(Warp&, const Instruction&, Lanes);
 void copy_commit(Warp&, const Instruction&, Lanes);
 void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may stay in flight; -1: wait_all

@@ -72,8 +72,60 @@ void join(Warp& w, const Instruction& i, Lanes lanes) {
     }
 }
 
+namespace {
+
+// A clock that counts how often it is read: time is not modelled.
+void read_clock(Warp& w, const Instruction& i, Lanes lanes) {
+    const uint64_t now = ++w.block->ticks;
+    for_lanes(lanes, [&](int l) { std::memcpy(w.operand<uint8_t>(i, 0) + l * i.width, &now, i.width); });
+}
+
+}  // namespace
+
+namespace {
+
+// The registers of clusters, which all lanes share.
+uint32_t of_cluster(Special which, const Block& b) {
+    const Extent3& grid = b.launch->grid;
+    const Extent3& cluster = b.launch->cluster;
+    switch (which) {
+        case Special::cluster_ctaid_x:
+            return b.index.x % cluster.x;
+        case Special::cluster_ctaid_y:
+            return b.index.y % cluster.y;
+        case Special::cluster_ctaid_z:
+            return b.index.z % cluster.z;
+        case Special::cluster_nctaid_x:
+            return cluster.x;
+        case Special::cluster_nctaid_y:
+            return cluster.y;
+        case Special::cluster_nctaid_z:
+            return cluster.z;
+        case Special::cluster_ctarank:
+            return b.rank;
+        case Special::cluster_nctarank:
+            return static_cast<uint32_t>(cluster.count());
+        case Special::clusterid_x:
+            return b.index.x / cluster.x;
+        case Special::clusterid_y:
+            return b.index.y / cluster.y;
+        case Special::clusterid_z:
+            return b.index.z / cluster.z;
+        case Special::nclusterid_x:
+            return grid.x / cluster.x;
+        case Special::nclusterid_y:
+            return grid.y / cluster.y;
+        case Special::nclusterid_z:
+            return grid.z / cluster.z;
+        default:
+            return 0;
+    }
+}
+
+}  // namespace
+
 void move_special(Warp& w, const Instruction& i, Lanes lanes) {
-    const Block& b = *w.block;
+    Block& b = *w.block;
     const Launch& launch = *b.launch;
     uint32_t* d = w.operand<uint32_t>(i, 0);
     const auto each = [&](auto value) { for_lanes(lanes, [&](int l) { d[l] = value(static_cast<uint32_t>(l)); }); };
@@ -122,8 +174,16 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
             return each([](uint32_t l) { return ~((1u << l) - 1); });
         case Special::dynamic_smem_size:
             return same(static_cast<uint32_t>(launch.dynamic_shared));
-        case Special::none:
-            break;
+        case Special::smid:  // one multiprocessor for each block
+            return same(b.index.x + launch.grid.x * (b.index.y + launch.grid.y * b.index.z));
+        case Special::nsmid:
+            return same(static_cast<uint32_t>(launch.grid.count()));
+        case Special::clock:
+            return read_clock(w, i, lanes);
+        case Special::clock_high:
+            return same(0);
+        default:
+            return same(of_cluster(static_cast<Special>(i.variant), b));
     }
 }
 

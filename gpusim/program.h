@@ -15,6 +15,12 @@ namespace teon::gpusim {
 
 struct Warp;
 struct Instruction;
+
+struct Extent3 {
+    uint32_t x = 1, y = 1, z = 1;
+    uint64_t count() const { return uint64_t{x} * y * z; }
+};
+
 using Lanes = uint32_t;  // bit l: lane l participates
 inline constexpr Lanes kAllLanes = ~Lanes{0};
 using Handler = void (*)(Warp&, const Instruction&, Lanes);
@@ -72,7 +78,8 @@ struct Program {
     int max_threads = 0;                          // __launch_bounds__; 0: none
     int registers = 0;                            // maximum per thread, from __launch_bounds__
     bool asynchronous = false;                    // uses the asynchronous proxy
-    bool joins_warps = false;                     // has named barriers or mbarriers
+    bool joins_warps = false;                     // has named barriers, mbarriers or a barrier of the cluster
+    Extent3 cluster = {0, 0, 0};                  // __cluster_dims__; 0: none
 
     std::vector<Location> inlined_at;  // by instruction; unknown if its function was not inlined
 

@@ -149,9 +149,12 @@ Function parse_function(Reader& in, bool is_entry) {
     if (!in.done() && in.peek() == '(') f.parameters = parse_parameters(in.enclosed('(', ')'));
     while (!in.done() && in.peek() == '.') {
         const std::string_view directive = in.word();
+        if (directive == ".explicitcluster" || directive == ".noreturn") continue;  // have no values
         const std::string_view values = in.until("\n{;");
         if (directive == ".minnctapersm") f.min_blocks = to_int(values);
-        if (directive != ".maxntid") continue;
+        if (directive == ".reqnctapercluster")
+            for (const std::string_view n : split_operands(values)) f.cluster.push_back(to_int(n));
+        if (directive != ".maxntid" && directive != ".reqntid") continue;
         f.max_threads = 1;
         for (const std::string_view n : split_operands(values)) f.max_threads *= to_int(n);
     }

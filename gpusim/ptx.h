@@ -77,9 +77,10 @@ struct Function {
     std::string_view name;
     bool is_entry = false;
     std::vector<Parameter> results, parameters;
-    int max_threads = 0;    // __launch_bounds__; 0: none
-    int min_blocks = 1;     // per multiprocessor, from __launch_bounds__
-    std::string_view body;  // text between its braces; empty if only declared
+    int max_threads = 0;       // __launch_bounds__; 0: none
+    std::vector<int> cluster;  // __cluster_dims__; empty: none
+    int min_blocks = 1;        // per multiprocessor, from __launch_bounds__
+    std::string_view body;     // text between its braces; empty if only declared
 };
 
 struct Module {

@@ -13,6 +13,8 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "cpu/threads.h"
+#include "gpusim/bulk.h"
+#include "gpusim/cluster.h"
 #include "gpusim/mbarrier.h"
 #include "gpusim/opcodes.h"
 #include "gpusim/warpgroup.h"
@@ -161,7 +163,7 @@ private:
         if (i.kind == Kind::aligned) {
             if (lanes != here) fail(w_, i, first_lane(here & ~lanes), "only some lanes of the warp execute it");
             if (lanes != w_.live) return 0;
-            if (lanes != kAllLanes)
+            if (lanes != kAllLanes && i.run != &cluster_arrive)  // of which returned lanes are no part
                 fail(w_, i, first_lane(~lanes), "needs all 32 lanes, of which this one has returned");
             if (i.run == &wgmma_wait && !have_begun_products(w_, i)) return 0;
             i.run(w_, i, lanes);
@@ -316,7 +318,7 @@ public:
     BlockRunner(const BlockRunner&) = delete;
 
     void prepare(const Program& program, const Launch& launch, const uint8_t* parameters,
-                 const std::vector<Range>& memory, bool counts) {
+                 const std::vector<Range>& memory, bool counts, Cluster* cluster, uint32_t rank) {
         if (counts) counts_.resize(program.code.size());
         block_.program = &program;
         block_.launch = &launch;
@@ -326,7 +328,9 @@ public:
         const size_t align = std::max<size_t>(program.dynamic_align, 16);
         const size_t dynamic = round_up(program.static_shared, align);
         block_.shared.resize(launch.dynamic_shared ? dynamic + launch.dynamic_shared : program.static_shared,
-                             program.asynchronous, program.joins_warps);
+                             program.asynchronous, program.joins_warps, cluster != nullptr);
+        block_.cluster = cluster;
+        block_.rank = rank;
         block_.warps.resize(warps);
         const size_t local = 32 * program.local_bytes;
         storage_ = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, warps * program.register_bytes))),
@@ -352,14 +356,19 @@ public:
         }
     }
 
-    void begin(uint64_t index) {
+    Block& block() { return block_; }
+    bool has_ended() const { return block_.has_ended; }
+
+    void begin(const Extent3& at) {
         const Launch& launch = *block_.launch;
-        block_.index = {static_cast<uint32_t>(index % launch.grid.x),
-                        static_cast<uint32_t>(index / launch.grid.x % launch.grid.y),
-                        static_cast<uint32_t>(index / launch.grid.x / launch.grid.y)};
+        block_.index = at;
+        block_.has_ended = false;
+        const uint64_t index = at.x + uint64_t{launch.grid.x} * (at.y + uint64_t{launch.grid.y} * at.z);
         block_.random = launch.order.seed ^ (index + 1) * 0x9e3779b97f4a7c15u;
         block_.shared.begin_block();
         block_.mbarriers.clear();
+        block_.remote.clear();
+        block_.last_remote.clear();
         block_.named = {};
         block_.bulk.clear();
         block_.warpgroups.clear();
@@ -378,12 +387,17 @@ public:
             w.near = {1, 0};
             w.clock = {};
             w.committed = {};
+            for (auto& reads : w.bulk_reads) reads.clear();
+            w.bulk_committed = {};
+            w.seen_of.assign(block_.cluster ? launch.cluster.count() : 0, View{});
+            w.cluster_arrivals = w.cluster_passes = 0;
+            w.cluster_passed = 0;
             WarpRunner(w, random()).divide();
         }
     }
 
     // Runs every warp until it waits; in random orders, runs one warp for a few instructions. If all warps wait, lets
-    // some continue. Returns false once the block has ended.
+    // some continue. Returns false if none can, or once the block has ended.
     bool step() {
         const size_t n = block_.warps.size();
         const size_t first = random() ? pick(block_, n) : 0;
@@ -395,12 +409,29 @@ public:
             random() ? runner.run_some() : runner.run();
             if (random()) return true;
         }
-        if (wake() || pass_named_barriers(block_) || pass_barrier() || land_one()) return true;
+        if (wake() || pass_named_barriers(block_) || pass_barrier()) return true;
+        block_.has_ended = std::ranges::none_of(block_.warps, [](const Warp& w) { return w.live; });
+        if (!block_.has_ended) return false;
+        check_end(block_);
+        forget_copies();
+        return false;
+    }
+
+    void report_endless() {
         for (const bool blocked : {true, false})
             for (Warp& w : block_.warps)
                 if (w.live && w.blocked == blocked) WarpRunner(w, random()).report_endless();
-        forget_copies();
-        return false;
+    }
+
+    // Ends a copy, if one is in flight; returns whether one was. Except in random orders, copies end as late as
+    // possible: only when no warp can continue.
+    bool land_one() {
+        const size_t n = block_.bulk.size();
+        if (n == 0) return false;
+        const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
+        const size_t in_order = reverse ? n - 1 : 0;
+        land(block_, random() ? pick(block_, n) : in_order);
+        return true;
     }
 
     const std::vector<Count>& counts() const { return counts_; }
@@ -419,25 +450,16 @@ private:
         return any;
     }
 
-    // Ends a copy, if one is in flight; returns whether one was. Except in random orders, copies end as late as
-    // possible: only when no warp can continue.
-    bool land_one() {
-        const size_t n = block_.bulk.size();
-        if (n == 0) return false;
-        const bool reverse = block_.launch->order.kind == Order::Kind::reverse;
-        const size_t in_order = reverse ? n - 1 : 0;
-        land(block_, random() ? pick(block_, n) : in_order);
-        return true;
-    }
-
     // Lets all warps pass the barrier if they wait there. Returns whether they did.
     bool pass_barrier() {
         const Instruction* barrier = nullptr;
-        View seen{};
+        Views seen;
+        View times{};
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
             if (!w.at_barrier || block_.program->code[static_cast<size_t>(w.groups[0].at)].count) return false;
-            merge(seen, block_.shared.release(w.clock, w.index, kAllLanes));
+            merge(seen, release(w, kAllLanes));
+            times[static_cast<size_t>(w.index)] = w.clock.time;
         }
         for (Warp& w : block_.warps) {
             if (!w.live) continue;
@@ -453,10 +475,10 @@ private:
             const uint32_t time = w.clock.time;
             w.clock = {};
             w.clock.time = time;
-            w.clock.seen = seen;
+            acquire(w, seen);
             WarpRunner(w, random()).divide();
         }
-        if (barrier) block_.shared.barrier();
+        if (barrier) block_.shared.barrier(times);
         return barrier != nullptr;
     }
 
@@ -475,6 +497,67 @@ private:
     std::vector<Count> counts_;
 };
 
+// Runs the blocks of a cluster by turns; without clusters, one block.
+class ClusterRunner {
+public:
+    ClusterRunner(const Program& program, const Launch& launch, const uint8_t* parameters,
+                  const std::vector<Range>& memory, bool counts)
+        : launch_(launch), blocks_(launch.cluster.count()) {
+        for (BlockRunner& b : blocks_) {
+            const auto rank = static_cast<uint32_t>(&b - blocks_.data());
+            b.prepare(program, launch, parameters, memory, counts, blocks_.size() > 1 ? &cluster_ : nullptr, rank);
+            cluster_.blocks.push_back(&b.block());
+            b.block().at_cluster_barrier = at_barrier_;
+        }
+    }
+    ClusterRunner(const ClusterRunner&) = delete;
+
+    void begin(uint64_t index) {
+        const Extent3& c = launch_.cluster;
+        const Extent3 clusters = {launch_.grid.x / c.x, launch_.grid.y / c.y, launch_.grid.z / c.z};
+        const Extent3 at = extent_at(clusters, index);
+        for (Views& views : at_barrier_) views = {};
+        for (size_t rank = 0; rank < blocks_.size(); ++rank) {
+            const Extent3 in = extent_at(c, rank);
+            blocks_[rank].begin({at.x * c.x + in.x, at.y * c.y + in.y, at.z * c.z + in.z});
+        }
+    }
+
+    // Runs each block until it waits; in random orders, one of them for a few instructions. Returns false once all have
+    // ended.
+    bool step() {
+        const size_t n = blocks_.size();
+        const bool random = launch_.order.kind == Order::Kind::random;
+        const size_t first = random && n > 1 ? pick(blocks_[0].block(), n) : 0;
+        bool any = false;
+        for (size_t k = 0; k < n; ++k) {
+            BlockRunner& b = blocks_[(first + k) % n];
+            if (b.has_ended() || !b.step()) continue;
+            any = true;
+            if (random) break;
+        }
+        if (any) return true;
+        for (size_t k = 0; k < n; ++k)
+            if (blocks_[(first + k) % n].land_one()) return true;
+        for (BlockRunner& b : blocks_)
+            if (!b.has_ended()) b.report_endless();
+        return false;
+    }
+
+    std::vector<BlockRunner>& blocks() { return blocks_; }
+
+private:
+    static Extent3 extent_at(const Extent3& of, uint64_t index) {
+        return {static_cast<uint32_t>(index % of.x), static_cast<uint32_t>(index / of.x % of.y),
+                static_cast<uint32_t>(index / of.x / of.y)};
+    }
+
+    const Launch& launch_;
+    Cluster cluster_;
+    Views at_barrier_[2];
+    std::vector<BlockRunner> blocks_;
+};
+
 }  // namespace
 
 std::vector<uint8_t> pack(const Program& program, const void* const* arguments) {
@@ -488,24 +571,25 @@ std::vector<uint8_t> pack(const Program& program, const void* const* arguments) 
 
 void run(const Program& program, const Launch& launch, const std::vector<uint8_t>& parameters,
          const std::vector<Range>& memory, KernelCounts* counts) {
-    const uint64_t blocks = launch.grid.count();
+    const uint64_t clusters = launch.grid.count() / launch.cluster.count();
     const bool random = launch.order.kind == Order::Kind::random;
-    const uint64_t at_once = random ? std::min(kBlocksAtOnce, blocks) : 1;
+    const uint64_t at_once = random ? std::min(kBlocksAtOnce, clusters) : 1;
     // A few pieces for each thread; the thread prepares its state once for each piece.
     const auto pieces =
-        static_cast<int64_t>(std::min<uint64_t>(blocks / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
+        static_cast<int64_t>(std::min<uint64_t>(clusters / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
     cpu::parallel_for(pieces, 1, [&](int64_t piece) {
         const auto n = static_cast<uint64_t>(pieces);
         const auto k = static_cast<uint64_t>(piece);
-        uint64_t next = blocks * k / n;
+        uint64_t next = clusters * k / n;
         uint64_t turn = launch.order.seed + k;
-        const uint64_t end = blocks * (k + 1) / n;
-        std::vector<BlockRunner> runners(at_once);
-        std::vector<BlockRunner*> running;
-        for (BlockRunner& runner : runners) {
-            runner.prepare(program, launch, parameters.data(), memory, counts != nullptr);
-            runner.begin(next++);
-            running.push_back(&runner);
+        const uint64_t end = clusters * (k + 1) / n;
+        std::vector<std::unique_ptr<ClusterRunner>> runners;
+        std::vector<ClusterRunner*> running;
+        for (uint64_t r = 0; r < at_once; ++r) {
+            runners.push_back(
+                std::make_unique<ClusterRunner>(program, launch, parameters.data(), memory, counts != nullptr));
+            runners.back()->begin(next++);
+            running.push_back(runners.back().get());
         }
         while (!running.empty()) {
             const size_t one = at_once == 1 ? 0 : splitmix64(turn) % running.size();
@@ -515,8 +599,9 @@ void run(const Program& program, const Launch& launch, const std::vector<uint8_t
             else
                 running.erase(running.begin() + static_cast<std::ptrdiff_t>(one));
         }
-        for (const BlockRunner& runner : runners)
-            if (counts) counts->add(runner.counts());
+        for (const auto& runner : runners)
+            for (const BlockRunner& b : runner->blocks())
+                if (counts) counts->add(b.counts());
     });
 }
 

@@ -32,8 +32,9 @@ void merge(View& into, const View& more) {
     for (size_t k = 0; k < into.size(); ++k) into[k] = std::max(into[k], more[k]);
 }
 
-void SharedMemory::resize(size_t bytes, bool asynchronous, bool joins_warps) {
+void SharedMemory::resize(size_t bytes, bool asynchronous, bool joins_warps, bool in_cluster) {
     size_ = bytes;
+    in_cluster_ = in_cluster;
     asynchronous_ = asynchronous;
     joins_warps_ = asynchronous || joins_warps;
     if (asynchronous) async_readers_.assign(bytes / kUnit + 1, {});
@@ -51,15 +52,21 @@ void SharedMemory::begin_block() {
         epoch_ = 0;
     }
     ++epoch_;
-    block_begin_ = barrier_ = epoch_ << kEpochShift;
+    block_begin_ = epoch_ << kEpochShift;
+    if (in_cluster_) ++epoch_;  // the first epoch is of what everybody sees
+    barrier_ = epoch_ << kEpochShift;
+    first_epoch_ = epoch_;
+    barriers_.clear();
     for (auto& of_warp : ended_) of_warp[0] = kReading;
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
+    copy_readers_.clear();
     for (auto& of_warp : unfenced_) of_warp.clear();
     readers_.clear();
 }
 
-void SharedMemory::barrier() {
+void SharedMemory::barrier(const View& times) {
     if (epoch_ == kLastEpoch) restart_epochs();
+    if (in_cluster_) barriers_.push_back(times);
     ++epoch_;
     barrier_ = epoch_ << kEpochShift;
     for (auto& of_warp : ended_) of_warp[0] = kReading;
@@ -73,6 +80,8 @@ void SharedMemory::restart_epochs() {
     std::fill(reader_.begin(), reader_.end(), 0);
     epoch_ = 1;
     block_begin_ = first;
+    first_epoch_ = epoch_ + 1;  // what came before counts as seen by everybody
+    barriers_.clear();
 }
 
 void SharedMemory::sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp) {
@@ -197,8 +206,8 @@ bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first,
 }
 
 bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
-    if (asynchronous_ && !not_read_by_wgmma(clock, warp, at, bytes)) return false;
-    if (asynchronous_) unfenced_[static_cast<size_t>(warp)].push_back({at, at + bytes});
+    if (asynchronous_ && !not_read_asynchronously(clock.seen, warp, at, bytes)) return false;
+    if (asynchronous_) unfenced_[static_cast<size_t>(warp)].push_back({at, at + bytes, false});
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2;
     const uint32_t last = (at + bytes - 1) / 2;
@@ -225,7 +234,7 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
         }
         const bool after =
             r < barrier_ || ordered(clock, r, me) ||
-            (joins_warps_ && r & kSeveralWarps && all_have_read(clock, static_cast<int>(me >> 5 & 31), g));
+            (joins_warps_ && r & kSeveralWarps && all_have_read(clock.seen, static_cast<int>(me >> 5 & 31), g));
         if (!after) return race("writes", "read", r, 2 * g);
         writer_[g] = me;
     }
@@ -234,7 +243,9 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
 
 bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, bool bulk) {
     if (!write(clock, warp, lane, at, bytes, nullptr)) return false;
-    if (bulk) unfenced_[static_cast<size_t>(warp)].pop_back();
+    auto& unfenced = unfenced_[static_cast<size_t>(warp)];
+    if (bulk) unfenced.pop_back();
+    if (!bulk && !unfenced.empty()) unfenced.back().by_cp_async = true;
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
     std::memset(data_.data() + at, 0xff, bytes);
     return true;
@@ -244,7 +255,7 @@ void SharedMemory::end_copy(SyncClock& clock, int warp, int lane, uint32_t at, u
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, stamp(clock, warp, lane));
 }
 
-bool SharedMemory::not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes) {
+bool SharedMemory::not_read_asynchronously(const View& seen, int warp, uint32_t at, uint32_t bytes) {
     const auto refuse = [&](size_t reader, const char* what) {
         wrong_ = fmt::format("a race: writes byte {} of shared memory, which wgmma of warp {} {}", at, reader, what);
         return false;
@@ -258,31 +269,42 @@ bool SharedMemory::not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t 
                 if (readers[reader] == kReading) return refuse(reader, "still reads");
                 is_read |= readers[reader] > 0;
                 is_ordered |=
-                    readers[reader] > 0 && (static_cast<int>(reader) == warp || readers[reader] < clock.seen[reader]);
+                    readers[reader] > 0 && (static_cast<int>(reader) == warp || readers[reader] < seen[reader]);
             }
             if (is_read && !is_ordered) return refuse(group, "and its warpgroup read with no barrier between");
         }
     }
-    return true;
-}
-
-bool SharedMemory::all_have_read(const SyncClock& clock, int warp, uint32_t g) const {
-    const View& times = readers_.at(g / 4);
-    for (size_t other = 0; other < times.size(); ++other)
-        if (times[other] && times[other] >= clock.seen[other] && static_cast<int>(other) != warp) return false;
-    return true;
-}
-
-bool SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
-    for (size_t warp = 0; warp < unfenced_.size(); ++warp) {
-        for (const Stored& s : unfenced_[warp]) {
-            if (s.at >= at + bytes || at >= s.end) continue;
-            wrong_ = fmt::format("byte {} of shared memory, which warp {} stored without fence.proxy.async after it",
-                                 std::max(s.at, at), warp);
+    for (uint32_t unit = at / kUnit; !copy_readers_.empty() && unit <= (at + bytes - 1) / kUnit; ++unit) {
+        const View& readers = copy_readers_[unit];
+        for (size_t reader = 0; reader < readers.size(); ++reader) {
+            const bool is_reading = readers[reader] == kReading;
+            if (readers[reader] == 0) continue;
+            if (!is_reading && (static_cast<int>(reader) == warp || readers[reader] < seen[reader])) continue;
+            wrong_ = fmt::format("a race: writes byte {} of shared memory, which a bulk copy of warp {} {}", at, reader,
+                                 is_reading ? "still reads" : "read with no barrier between");
             return false;
         }
     }
     return true;
+}
+
+bool SharedMemory::all_have_read(const View& seen, int warp, uint32_t g) const {
+    const View& times = readers_.at(g / 4);
+    for (size_t other = 0; other < times.size(); ++other)
+        if (times[other] && times[other] >= seen[other] && static_cast<int>(other) != warp) return false;
+    return true;
+}
+
+SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
+    for (size_t warp = 0; warp < unfenced_.size(); ++warp) {
+        for (const Stored& s : unfenced_[warp]) {
+            if (s.at >= at + bytes || at >= s.end) continue;
+            wrong_ = fmt::format("byte {} of shared memory, which {}warp {} stored without fence.proxy.async after it",
+                                 std::max(s.at, at), s.by_cp_async ? "cp.async of " : "", warp);
+            return s.by_cp_async ? Fenced::not_cp_async : Fenced::not_thread;
+        }
+    }
+    return Fenced::yes;
 }
 
 bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {
@@ -302,9 +324,14 @@ bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at,
     return true;
 }
 
-bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads) {
-    if (!is_fenced(at, bytes)) return false;
+bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads,
+                                    bool& is_doubtful) {
+    const Fenced fenced = is_fenced(at, bytes);
+    if (fenced == Fenced::not_thread) return false;
+    is_doubtful |= fenced == Fenced::not_cp_async;
+    const std::string doubt = is_doubtful ? wrong_ : "";
     if (!sees(clock, warp, 0, at, bytes)) return false;
+    if (is_doubtful) wrong_ = doubt;
     for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
         async_readers_[unit][static_cast<size_t>(warp)] = kReading;
         if (reads.empty() || reads.back() != unit) reads.push_back(unit);
@@ -323,6 +350,59 @@ void SharedMemory::end_async_reads(const SyncClock& clock, int warp, const Reads
 }
 void SharedMemory::keep_async_reads(int warp, const Reads& reads) {
     for (const uint32_t unit : reads) async_readers_[unit][static_cast<size_t>(warp)] = kReading;
+}
+
+bool SharedMemory::begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads) {
+    if (!sees(clock, warp, lane, at, bytes)) return false;
+    if (copy_readers_.empty()) copy_readers_.resize(async_readers_.size());
+    for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
+        copy_readers_[unit][static_cast<size_t>(warp)] = kReading;
+        if (reads.empty() || reads.back() != unit) reads.push_back(unit);
+    }
+    return true;
+}
+
+void SharedMemory::end_copy_reads(const SyncClock& clock, int warp, const Reads& reads) {
+    for (const uint32_t unit : reads) copy_readers_[unit][static_cast<size_t>(warp)] = clock.time;
+}
+
+// Returns whether an access by a warp of the block is ordered before one by another block that has this view. When in
+// an earlier epoch it was made is not known: it counts as ordered if the view includes some of that epoch.
+bool SharedMemory::ordered_for(const View& seen, Stamp before) const {
+    const size_t warp = before >> 5 & 31;
+    const uint32_t epoch = before >> kEpochShift;
+    if (epoch < first_epoch_) return true;
+    if (before >= barrier_) return seen[warp] > ended_[warp][before >> kClockShift & kLastClock];
+    return epoch == first_epoch_ ? seen[warp] > 0 : seen[warp] >= barriers_[epoch - first_epoch_ - 1][warp];
+}
+
+bool SharedMemory::sees_remotely(const View& seen, uint32_t at, uint32_t bytes, bool writes) {
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g) {
+        const Stamp w = writer_[g];
+        if (w == kCopying || (w < block_begin_ && !writes)) {
+            wrong_ = fmt::format("{} byte {} of another block's shared memory, which {}", writes ? "writes" : "reads",
+                                 2 * g, w == kCopying ? "a copy still writes" : "nothing has written");
+            return false;
+        }
+        const char* const now = writes ? "writes another block's" : "reads another block's";
+        if (w >= block_begin_ && !ordered_for(seen, w)) return race(now, "wrote", w, 2 * g);
+        const Stamp r = reader_[g];
+        if (!writes || r < block_begin_) continue;
+        if (readers_.contains(g / 4) ? !all_have_read(seen, -1, g) : !ordered_for(seen, r))
+            return race(now, "read", r, 2 * g);
+    }
+    return true;
+}
+
+bool SharedMemory::begin_remote_copy(const View& seen, uint32_t at, uint32_t bytes) {
+    if (!not_read_asynchronously(seen, -1, at, bytes) || !sees_remotely(seen, at, bytes, true)) return false;
+    std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
+    std::memset(data_.data() + at, 0xff, bytes);
+    return true;
+}
+
+void SharedMemory::write_remotely(uint32_t at, uint32_t bytes) {
+    std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes + 1) / 2, block_begin_);
 }
 
 void SharedMemory::forget(uint32_t at, uint32_t bytes) {

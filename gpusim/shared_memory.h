@@ -43,9 +43,10 @@ class SharedMemory {
 public:
     // Prepares for blocks of `bytes` each, with nothing written. `asynchronous`: the kernel uses the asynchronous
     // proxy. `joins_warps`: it has named barriers or mbarriers.
-    void resize(size_t bytes, bool asynchronous, bool joins_warps);
+    // `in_cluster`: other blocks may access it.
+    void resize(size_t bytes, bool asynchronous, bool joins_warps, bool in_cluster = false);
     void begin_block();
-    void barrier();
+    void barrier(const View& times = {});  // `times`: of the warps' clocks, for blocks in a cluster
     // Synchronizes the lanes with each other. `all`: they are all live lanes of the warp.
     void sync_warp(SyncClock& clock, uint32_t lanes, bool all, int warp);
     // Records the arrival of lanes of the warp, and returns what a waiter merges into its `seen`. This orders the
@@ -64,19 +65,29 @@ public:
     bool sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     // Begins a write by cp.async, or, if `bulk`, through the asynchronous proxy.
     bool begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, bool bulk = false);
+    // Check an access of another block, which has this view of the memory, and begin a bulk copy by it. Once the copy
+    // has ended, everybody sees it: it can only be waited for at an mbarrier.
+    bool sees_remotely(const View& seen, uint32_t at, uint32_t bytes, bool writes);
+    bool begin_remote_copy(const View& seen, uint32_t at, uint32_t bytes);
+    void write_remotely(uint32_t at, uint32_t bytes);  // stores by another block, or ends its copy
     const std::string& wrong() const { return wrong_; }
     void end_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes);
     void forget(uint32_t at, uint32_t bytes);  // as if never written
 
     // wgmma of the warp reads these bytes through the asynchronous proxy until end_async_reads is called with the same
-    // list, to which this adds them, for a warp of its warpgroup.
+    // list, to which this adds them, for a warp of its warpgroup. Sets `is_doubtful`, which wrong() then describes, if
+    // cp.async stored some of them and no fence came after it: published kernels do so.
     using Reads = std::vector<uint32_t>;
-    bool begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads);
+    bool begin_async_read(SyncClock& clock, int warp, uint32_t at, uint32_t bytes, Reads& reads, bool& is_doubtful);
     void end_async_reads(const SyncClock& clock, int warp, const Reads& reads);
     void keep_async_reads(int warp, const Reads& reads);  // marks them as in flight after another list ended them
+    // Likewise for bulk copies from shared memory, which a warp begins and waits for alone.
+    bool begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads);
+    void end_copy_reads(const SyncClock& clock, int warp, const Reads& reads);
     void fence_proxy(int warp) { unfenced_[static_cast<size_t>(warp)].clear(); }
-    // Returns whether the asynchronous proxy sees all stores to these bytes.
-    bool is_fenced(uint32_t at, uint32_t bytes);
+    // Whether the asynchronous proxy sees all stores to these bytes, or else by what they were stored.
+    enum class Fenced { yes, not_thread, not_cp_async };
+    Fenced is_fenced(uint32_t at, uint32_t bytes);
 
 private:
     // A stamp: epoch (counts barriers) 12 bits, clock 8, several lanes 1, several warps 1, warp 5, lane 5. Later epochs
@@ -102,13 +113,15 @@ private:
     void restart_epochs();
     void advance(SyncClock& clock, int warp);
     void renumber(SyncClock& clock, int warp);
-    bool not_read_by_wgmma(const SyncClock& clock, int warp, uint32_t at, uint32_t bytes);
-    bool all_have_read(const SyncClock& clock, int warp, uint32_t g) const;
+    bool not_read_asynchronously(const View& seen, int warp, uint32_t at, uint32_t bytes);
+    bool all_have_read(const View& seen, int warp, uint32_t g) const;
+    bool ordered_for(const View& seen, Stamp before) const;
 
     static constexpr uint32_t kUnit = 128;  // bytes whose asynchronous readers are recorded together
     static constexpr uint32_t kReading = ~uint32_t{0};
     struct Stored {
         uint32_t at, end;
+        bool by_cp_async;
     };
 
     size_t size_ = 0;
@@ -122,8 +135,12 @@ private:
     std::array<std::array<uint32_t, kLastClock + 1>, 32> ended_{};
     bool asynchronous_ = false;
     bool joins_warps_ = false;
+    bool in_cluster_ = false;
+    uint32_t first_epoch_ = 0;    // of the block
+    std::vector<View> barriers_;  // in a cluster: the time at which each epoch of the block ended
     // For each unit, when each warp waited for the end of its warpgroup's reads; 0 if another warp of it did.
     std::vector<View> async_readers_;
+    std::vector<View> copy_readers_;  // likewise of bulk copies, by warp; empty if there were none
     std::array<std::vector<Stored>, 32> unfenced_;
     // When each warp last read each 8 bytes, to check writes to bytes that several warps have read.
     std::unordered_map<uint32_t, View> readers_;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/report.h"
 
 namespace teon::gpusim {
 
@@ -33,9 +34,13 @@ std::string place_and(const Warp& w, const Instruction& i, int lane, const std::
                        w.program->place_in_kernel(i), opcode_name(i.opcode), b.x, b.y, b.z, w.index, lane, what);
 }
 
+std::string line_of(const Warp& w, const Instruction& i) {
+    return fmt::format("{} {} {}", w.program->name, w.program->place_in_kernel(i), opcode_name(i.opcode));
+}
+
 struct Notes {
     std::mutex mutex;
-    std::set<const Instruction*> places;
+    std::set<std::string> places, alarms;  // what was reported, by line and opcode: loops are unrolled
     std::vector<std::string> texts;
 };
 Notes& all_notes() {  // never destroyed: work may run while the process ends
@@ -49,12 +54,20 @@ void fail(const Warp& w, const Instruction& i, int lane, const std::string& what
     throw Error(place_and(w, i, lane, what));
 }
 
+void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what) {
+    if (!goes_on()) fail(w, i, lane, what);
+    Notes& all = all_notes();
+    const std::lock_guard lock(all.mutex);
+    if (all.alarms.insert(line_of(w, i)).second) report_alarm(place_and(w, i, lane, what));
+}
+
 void note(const Warp& w, const Instruction& i, int lane, const std::string& what) {
     Notes& all = all_notes();
     const std::lock_guard lock(all.mutex);
-    if (!all.places.insert(&i).second) return;
+    if (!all.places.insert(line_of(w, i)).second) return;
     all.texts.push_back(place_and(w, i, lane, what));
     fmt::print(stderr, "note: {}\n", all.texts.back());
+    report_note();
 }
 
 std::vector<std::string> notes() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "gpusim/program.h"
@@ -19,11 +20,6 @@ struct Range {
     uintptr_t begin, end;
 };
 
-struct Extent3 {
-    uint32_t x = 1, y = 1, z = 1;
-    uint64_t count() const { return uint64_t{x} * y * z; }
-};
-
 // The order in which warps run. In random order, the lanes of a warp run together only where an instruction requires
 // it.
 struct Order {
@@ -34,6 +30,7 @@ Order parse_order(const std::string& text);  // "forward", "reverse" or "random:
 
 struct Launch {
     Extent3 grid, block;
+    Extent3 cluster = {};  // blocks
     size_t dynamic_shared = 0;
     bool early = false;  // starts before preceding work ends; device memory only after griddepcontrol.wait
     Order order;
@@ -66,7 +63,14 @@ struct Product {
     bool ended = false;  // another warp of the warpgroup has waited for it
 };
 
+// A bulk copy from shared memory that its thread has not waited for.
+struct BulkRead {
+    int group;
+    SharedMemory::Reads reads;
+};
+
 struct Block;
+struct Cluster;
 struct Count;
 
 struct Warp {
@@ -81,6 +85,11 @@ struct Warp {
     Range near{1, 0};                         // the allocation that was accessed last
     std::array<std::vector<Copy>, 32> copies;
     std::array<int, 32> committed{};
+    std::array<std::vector<BulkRead>, 32> bulk_reads;
+    std::array<int, 32> bulk_committed{};
+    std::vector<View> seen_of;                          // as clock.seen, of each block of the cluster
+    uint32_t cluster_arrivals = 0, cluster_passes = 0;  // at the barrier of the cluster
+    Lanes cluster_passed = 0;                           // lanes that have passed its current phase
     std::vector<Product> products;
     int products_begun = 0;
     std::vector<int> begun_at_commit;      // products_begun at each wgmma.commit_group
@@ -100,27 +109,50 @@ struct Warp {
     }
 };
 
+// What is ordered before some point, in the memory of the own block and, in a cluster, of each of its blocks by rank.
+struct Views {
+    View of_block{};
+    std::vector<View> of_ranks = {};  // empty outside of clusters, and then `of_block` counts
+};
+
 // "mbarrier: Phase, Expected arrival count, Pending arrival count, tx-count".
 struct Mbarrier {
     uint32_t expected = 0, pending = 0;
     int64_t transactions = 0;  // outstanding bytes
     uint64_t phase = 0;
-    View arrived{}, released{};  // what is ordered before the end of the current and the previous phase
+    Views arrived, released;  // what is ordered before the end of the current and the previous phase
 };
 
 struct NamedBarrier {
     uint32_t arrived = 0, count = 0;  // threads
-    View view{};
+    Views view;
 };
 
-// A copy of a tensor's tile that is in flight.
+// A copy into shared memory that is in flight.
 struct BulkCopy {
     const Instruction* instruction;
     Warp* warp;
     int lane;
     uint32_t to, mbarrier;
+    uint32_t ranks;  // of the blocks of the cluster that receive it
     TensorMap map;
     int32_t at[TensorMap::kMaxRank];
+};
+
+// An access to the shared memory of a block by another block of its cluster, recorded for each kRemoteUnit bytes.
+struct RemoteAccess {
+    uint32_t rank;
+    int warp;
+    uint32_t time;  // of the warp's clock
+    bool writes;
+};
+inline constexpr uint32_t kRemoteUnit = 8;
+// The last access of a warp of another block, or its arrival at an mbarrier: the block must not end before it.
+struct LastRemote {
+    Warp* warp;
+    const Instruction* instruction;
+    int lane;
+    uint32_t time;
 };
 
 struct Block {
@@ -129,11 +161,18 @@ struct Block {
     const std::vector<Range>* memory = nullptr;  // sorted
     const uint8_t* parameters = nullptr;
     Extent3 index;
+    Cluster* cluster = nullptr;           // null: a block without a cluster
+    uint32_t rank = 0;                    // in the cluster
+    Views* at_cluster_barrier = nullptr;  // what arrived at its current and its previous phase, of all blocks
+    bool has_ended = false;
     SharedMemory shared;
     std::vector<Warp> warps;
     uint64_t random = 0;
-    uint64_t idle = 0;  // consecutive polls that were not ready
+    uint64_t idle = 0;   // consecutive polls that were not ready
+    uint64_t ticks = 0;  // how often a clock was read
     std::map<uint32_t, Mbarrier> mbarriers;
+    std::unordered_map<uint32_t, std::vector<RemoteAccess>> remote;
+    std::map<const Warp*, LastRemote> last_remote;
     std::array<NamedBarrier, 16> named;
     std::vector<BulkCopy> bulk;  // oldest first
     // For each warpgroup, the sequence of wgmma instructions that its warps execute, with their descriptors.
@@ -147,7 +186,9 @@ struct Block {
 
 // Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
-// Reports behaviour that the manual forbids but that published kernels rely on: once for each instruction, on stderr.
+// The same if the first alarm ends a kernel; else prints it, once for each line, and returns (gpusim/report.h).
+void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what);
+// Reports behaviour that the manual forbids but that published kernels rely on: once for each line, on stderr.
 void note(const Warp& w, const Instruction& i, int lane, const std::string& what);
 std::vector<std::string> notes();  // all so far
 inline int first_lane(Lanes lanes) { return std::countr_zero(lanes); }

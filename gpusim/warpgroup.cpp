@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "gpusim/float16.h"
+#include "gpusim/half.h"
 #include "gpusim/opcodes.h"
 
 namespace teon::gpusim {
@@ -73,7 +74,9 @@ void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool trans
             if (at + 16 > shared.size())
                 fail(w, i, 0,
                      fmt::format("16 bytes at byte {} of shared memory, of which the block has {}", at, shared.size()));
-            if (!shared.begin_async_read(w.clock, w.index, at, 16, reads)) fail(w, i, 0, shared.wrong());
+            bool is_doubtful = false;
+            if (!shared.begin_async_read(w.clock, w.index, at, 16, reads, is_doubtful)) fail(w, i, 0, shared.wrong());
+            if (is_doubtful) note(w, i, 0, "reads " + shared.wrong());
             uint16_t piece[8];
             std::memcpy(piece, shared.data() + at, sizeof piece);
             for (uint32_t e = 0; e < 8; ++e)
@@ -106,7 +109,8 @@ void wgmma_fence(Warp&, const Instruction&, Lanes) {}
 // 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
 void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
-    const int results = static_cast<int>(N) / 2;
+    const bool half_sums = i.variant & product::kHalfSums;
+    const int results = product::results(i.offset, i.variant);
     const bool from_registers = i.variant & product::kRegistersA;
     const bool f16 = i.variant & product::kF16;
     const int first_row = w.index % 4 * kRows;
@@ -148,8 +152,14 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
                  static_cast<uint32_t>(r / 4 * 8 + l % 4 * 2 + r % 2)];
     };
     for (int r = 0; r < results; ++r) {
-        const float* d = w.operand<float>(i, results + r);
-        for (int l = 0; l < 32; ++l) element(r, l) = counts ? d[l] : 0.0f;
+        const uint32_t* d = w.operand<uint32_t>(i, results + r);
+        for (int l = 0; l < 32; ++l) {
+            if (half_sums)
+                for (int odd = 0; odd < 2; ++odd)
+                    element(2 * r + odd, l) = counts ? widen(static_cast<uint16_t>(d[l] >> 16 * odd), true) : 0.0f;
+            else
+                element(r, l) = counts ? std::bit_cast<float>(d[l]) : 0.0f;
+        }
     }
     const bool minus = !(i.variant & product::kMinusA) != !(i.variant & product::kMinusB);
     for (int row = 0; row < kRows; ++row) {
@@ -161,8 +171,11 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
         }
     }
     for (int r = 0; r < results; ++r) {
-        float* d = w.operand<float>(i, r);
-        for (int l = 0; l < 32; ++l) d[l] = element(r, l);
+        uint32_t* d = w.operand<uint32_t>(i, r);
+        for (int l = 0; l < 32; ++l)
+            d[l] = half_sums
+                       ? HalfF16::narrow(element(2 * r, l)) | uint32_t{HalfF16::narrow(element(2 * r + 1, l))} << 16
+                       : std::bit_cast<uint32_t>(element(r, l));
     }
     std::sort(p.reads.begin(), p.reads.end());
     p.reads.erase(std::unique(p.reads.begin(), p.reads.end()), p.reads.end());
@@ -251,7 +264,7 @@ public:
             for (Use& use : s)
                 if (use.groups > i.offset) use.groups = Use::kSettled;
         } else if (i.run == &wgmma_product) {
-            const int results = static_cast<int>(i.offset) / 2;
+            const int results = product::results(i.offset, i.variant);
             const int last = 2 * results + (i.variant & product::kRegistersA ? 4 : 0);
             for (int o = results; o < last; ++o) {
                 Use& use = s[operands[o]];

@@ -13,6 +13,8 @@ inline constexpr uint8_t kTransposedB = 4;
 inline constexpr uint8_t kMinusA = 8;
 inline constexpr uint8_t kMinusB = 16;
 inline constexpr uint8_t kF16 = 32;
+inline constexpr uint8_t kHalfSums = 64;  // D is f16, two elements to a register
+inline int results(int64_t N, uint8_t variant) { return static_cast<int>(variant & kHalfSums ? N / 4 : N / 2); }
 }  // namespace product
 
 void wgmma_fence(Warp&, const Instruction&, Lanes);

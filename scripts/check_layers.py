@@ -70,6 +70,8 @@ def sources(root):
 def folder_of(path):
     if path.startswith("gpusim/test/"):
         return "gpusim/test"  # may include what every test may
+    if path.startswith(("gpusim/foreign/", "gpusim/examples/")):
+        return "gpusim/foreign"  # programs of their own, with other projects' headers
     return path.split("/")[0] if "/" in path else "main"
 
 
@@ -104,7 +106,7 @@ def check_kernels(code):
     for path, text in code.items():
         if path == "runtime/simt.h" or path.startswith(("cpu/", "test/cpu/")):
             continue
-        for kernel in KERNEL.finditer(text):
+        for kernel in KERNEL.finditer(text) if folder_of(path) != "gpusim/foreign" else ():
             number = text.count("\n", 0, kernel.start()) + 1
             yield f"{path}:{number}: a kernel that does not begin with wait_for_earlier_kernels()"
 
@@ -143,7 +145,7 @@ def check_definitions(code):
     """Yields functions that are defined elsewhere than in a file whose name begins with their header's name."""
     declared, defined = {}, {}
     for path, text in code.items():
-        if path.startswith(("cpu/include/", "test/", "gpusim/test/", "bench/")):
+        if path.startswith(("cpu/include/", "test/", "gpusim/test/", "gpusim/foreign/", "gpusim/examples/", "bench/")):
             continue
         bare = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
         for function in FUNCTION.finditer(bare):

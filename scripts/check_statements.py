@@ -55,7 +55,9 @@ ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="
 # One or two letters are dimensions, as in the papers.
 CAPITALS = re.compile(r"(?!NKV$)[A-Z][A-Z0-9_]{2,}$|[A-Z]+_[A-Z0-9_]+$")
 ADJECTIVES = {"found", "most", "own", "left", "known", "given", "wanted"}
-OF_NVIDIA = {"cublasLtMatmul", "cusolverDnSgesvd", "encode_tiled"}  # functions whose parameters are not ours
+OF_NVIDIA = {"cublasLtMatmul", "cublasSgemm_v2", "cublasSgemmStridedBatched", "cublasGemmEx",
+             "cublasGemmStridedBatchedEx", "cusolverDnSgesvd", "cuTensorMapEncodeTiled",
+             "encode_tiled"}  # functions whose parameters are not ours
 NOT_FUNCTIONS = {"if", "for", "while", "switch", "catch", "else", "do", "try"}
 
 

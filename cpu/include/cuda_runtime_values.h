@@ -32,7 +32,10 @@
     X(cudaMemcpyDeviceToHost, 2)   \
     X(cudaMemcpyDeviceToDevice, 3) \
     X(cudaMemcpyDefault, 4)
-#define CUDA_FUNCTION_ATTRIBUTES(X) X(cudaFuncAttributeMaxDynamicSharedMemorySize, 8)
+#define CUDA_FUNCTION_ATTRIBUTES(X)                      \
+    X(cudaFuncAttributeMaxDynamicSharedMemorySize, 8)    \
+    X(cudaFuncAttributePreferredSharedMemoryCarveout, 9) \
+    X(cudaFuncAttributeNonPortableClusterSizeAllowed, 14)
 #define CUDA_CAPTURE_STATES(X)          \
     X(cudaStreamCaptureStatusNone, 0)   \
     X(cudaStreamCaptureStatusActive, 1) \
@@ -47,4 +50,5 @@
     X(cudaEventDefault, 0)       \
     X(cudaEventBlockingSync, 1)  \
     X(cudaEventDisableTiming, 2) \
+    X(cudaHostAllocDefault, 0)   \
     X(cudaHostAllocMapped, 2)

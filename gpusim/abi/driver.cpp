@@ -2,6 +2,7 @@
 // Map Object Management).
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "cpu/error.h"
 #include "gpusim/abi/layouts.h"
@@ -22,7 +23,7 @@ int refuse(const char* why) {
     return kInvalidValue;
 }
 
-// For 16-bit elements without interleaving. Copies transfer every element of the box, with 0 for elements outside of
+// Without interleaving. Copies transfer every element of the box, with 0 for elements outside of
 // the tensor.
 int encode_tiled(void* out, int type, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides,
                  const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int,
@@ -30,12 +31,13 @@ int encode_tiled(void* out, int type, uint32_t rank, void* address, const uint64
     TensorMap m;
     if (reinterpret_cast<uintptr_t>(out) % 64 != 0) return refuse("a map that is not aligned to 64 bytes");
     if (rank < 1 || rank > TensorMap::kMaxRank) return refuse("a rank that is not 1 to 5");
-    if ((type != kTensorMapBf16 && type != kTensorMapF16) || interleave || not_a_number ||
+    if (type < 0 || type >= static_cast<int>(std::size(TensorMap::kBytesOf)) || interleave || not_a_number ||
         swizzle > kTensorMapSwizzle128)
         return refuse("a type, interleaving, swizzle or fill that is not modelled");
     m.rank = static_cast<uint8_t>(rank);
-    m.element_bytes = 2;
-    m.swizzle_bytes = static_cast<uint16_t>(swizzle ? 16 << swizzle : 0);
+    m.type = static_cast<uint8_t>(type);
+    m.element_bytes = TensorMap::kBytesOf[type];
+    m.swizzle_bytes = static_cast<uint8_t>(swizzle ? 16 << swizzle : 0);
     m.address = reinterpret_cast<uintptr_t>(address);
     m.strides[0] = m.element_bytes;
     if (m.address % kAddressUnit != 0) return refuse("an address that is not a multiple of 16");

@@ -18,6 +18,7 @@
 #include "cpu/error.h"
 #include "cpu/stream.h"
 #include "gpusim/abi/devices.h"
+#include "gpusim/abi/kernels.h"
 #include "gpusim/abi/layouts.h"
 #include "gpusim/decode.h"
 #include "gpusim/fat_binary.h"
@@ -25,6 +26,7 @@
 #include "gpusim/host/pages.h"
 #include "gpusim/limits.h"
 #include "gpusim/opcodes.h"
+#include "gpusim/report.h"
 #include "gpusim/run.h"
 
 namespace teon::gpusim {
@@ -75,8 +77,16 @@ struct Kernel {
     }
 };
 
+// A variable of device code, by the address of its host shadow.
+struct Symbol {
+    LoadedModule* module;
+    std::string name;
+    size_t bytes;
+};
+
 struct Registry {
     std::mutex mutex;
+    std::map<const void*, Symbol> symbols;
     std::vector<std::unique_ptr<LoadedModule>> modules;
     std::map<const void*, std::unique_ptr<Kernel>> kernels;  // by host function
 
@@ -142,11 +152,12 @@ cudaError_t with_kernel(const char* what, const void* function, F&& f) {
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
-                   const void* const* arguments, bool early) {
+                   const void* const* arguments, bool early = false, Extent3 cluster = {}) {
     bool is_decoded = false;
     const cudaError_t status = with_kernel("a launch", function, [&](Kernel& kernel) {
         const Program& p = kernel.program();
-        const Launch l = {extent(grid), extent(block), dynamic_shared, early, order()};
+        const bool fixed = p.cluster.count() > 0;  // __cluster_dims__
+        const Launch l = {extent(grid), extent(block), fixed ? p.cluster : cluster, dynamic_shared, early, order()};
         is_decoded = true;
         ++cpu::counters.launches;
         if (const cudaError_t status = cpu::check_device(stream, p.name.c_str())) return status;
@@ -159,7 +170,13 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
                                std::sort(memory.begin(), memory.end(),
                                          [](const Range& a, const Range& b) { return a.begin < b.begin; });
                                KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel.counts;
-                               run(p, l, parameters, memory, counts);
+                               report_launch(p.name, l.grid.count());
+                               try {
+                                   run(p, l, parameters, memory, counts);
+                               } catch (const std::exception& error) {
+                                   report_alarm(error.what());
+                                   throw;
+                               }
                                if (counts) ++counts->launches;
                            });
     });
@@ -181,6 +198,35 @@ void put(void* structure, size_t offset, const T& value) {
 }
 
 }  // namespace
+
+cudaError_t limits_of_kernel(const void* function, KernelLimits& limits) {
+    return with_kernel("occupancy", function, [&](Kernel& kernel) {
+        constexpr int kRegisters = 65536;
+        const Program& p = kernel.program();
+        limits.static_shared = p.static_shared;
+        limits.threads = p.max_threads ? p.max_threads : 1024;
+        limits.blocks_by_registers = kRegisters / (p.registers * limits.threads);
+        return cudaSuccess;
+    });
+}
+
+cudaError_t address_of_symbol(const void* symbol, void** address, size_t* bytes) {
+    Registry& r = Registry::get();
+    const std::lock_guard lock(r.mutex);
+    const auto it = r.symbols.find(symbol);
+    if (it == r.symbols.end()) return cpu::fail(cudaErrorInvalidValue, "no variable of the program's device code");
+    LoadedModule& module = *it->second.module;
+    try {
+        std::call_once(module.once, [&] { module.load(); });
+    } catch (const std::exception& error) { return cpu::fail(cudaErrorInvalidDeviceFunction, error.what()); }
+    const auto place = module.symbols.global.find(it->second.name);
+    if (place == module.symbols.global.end())
+        return cpu::fail(cudaErrorInvalidValue, fmt::format("the device code has no variable {}", it->second.name));
+    if (address) *address = reinterpret_cast<void*>(place->second);
+    if (bytes) *bytes = it->second.bytes;
+    return cudaSuccess;
+}
+
 }  // namespace teon::gpusim
 
 using namespace teon::gpusim;
@@ -209,8 +255,11 @@ void __cudaRegisterFunction(void** module, const char* host, char*, const char* 
     r.kernels[host].reset(new Kernel{reinterpret_cast<LoadedModule*>(module), name, {}});
 }
 
-// A program may have variables in device memory, but not exchange them with the host.
-void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, size_t bytes, int, int) {
+    Registry& r = Registry::get();
+    const std::lock_guard lock(r.mutex);
+    r.symbols[host] = {reinterpret_cast<LoadedModule*>(module), name, bytes};
+}
 
 cudaError_t __cudaGetKernel(const void** handle, const void* host) {
     *handle = Registry::get().find(host);
@@ -235,28 +284,38 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* dynamic_
 
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared,
                              cudaStream_t stream) {
-    return launch(function, grid, block, dynamic_shared, stream, arguments, false);
+    return launch(function, grid, block, dynamic_shared, stream, arguments);
 }
 cudaError_t __cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared,
                                cudaStream_t stream) {
-    return launch(kernel, grid, block, dynamic_shared, stream, arguments, false);
+    return launch(kernel, grid, block, dynamic_shared, stream, arguments);
 }
 
 cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* function, void** arguments) {
     bool early = false;
+    Extent3 cluster;
     for (unsigned k = 0; k < c->count; ++k) {
-        if (c->attributes[k].id != kProgrammaticStreamSerialization)
-            return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", c->attributes[k].id));
-        int allowed = 0;
-        std::memcpy(&allowed, c->attributes[k].value, sizeof allowed);
-        early = allowed && device().capability >= 90;
-        if (early) ++teon::cpu::counters.early_launches;
+        const LaunchAttribute& attribute = c->attributes[k];
+        if (attribute.id == kClusterDimension) {
+            std::memcpy(&cluster, attribute.value, sizeof cluster);
+        } else if (attribute.id == kProgrammaticStreamSerialization) {
+            int allowed = 0;
+            std::memcpy(&allowed, attribute.value, sizeof allowed);
+            early = allowed && device().capability >= 90;
+        } else if (attribute.id != kPriority) {
+            return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", attribute.id));
+        }
     }
-    return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early);
+    if (early) ++teon::cpu::counters.early_launches;
+    return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early, cluster);
 }
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
     return with_kernel("cudaFuncSetAttribute", function, [&](Kernel& kernel) {
+        // Hints, and leave for clusters of more than 8 blocks, which the model always gives.
+        if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout ||
+            attribute == cudaFuncAttributeNonPortableClusterSizeAllowed)
+            return device_error();
         if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
             return fail(cudaErrorInvalidValue,
                         fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));

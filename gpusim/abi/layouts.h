@@ -62,7 +62,11 @@ struct LaunchConfiguration {
     const LaunchAttribute* attributes;
     unsigned count;
 };
+// cudaLaunchAttributeID.
+inline constexpr int kCooperative = 2;
+inline constexpr int kClusterDimension = 4;
 inline constexpr int kProgrammaticStreamSerialization = 6;
+inline constexpr int kPriority = 8;
 
 // CUtensorMapDataType and CUtensorMapSwizzle.
 inline constexpr int kTensorMapF16 = 6;

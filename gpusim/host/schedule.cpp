@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -23,6 +24,19 @@ using cpu::OperationPtr;
 
 namespace {
 
+const cudaStream_t kLegacyStream = reinterpret_cast<cudaStream_t>(uintptr_t{1});  // cudaStreamLegacy
+
+bool has_default_stream() {
+    static const bool has = from_environment([] {
+        const char* const text = std::getenv("CUDA_DEFAULT_STREAM");
+        const std::string setting = text && *text ? text : "refuse";
+        CHECK(setting == "refuse" || setting == "legacy", "CUDA_DEFAULT_STREAM is \"{}\"; it must be refuse or legacy",
+              setting);
+        return setting == "legacy";
+    });
+    return has;
+}
+
 // The engine's mutex guards it.
 struct Schedule {
     std::vector<OperationPtr> ready;  // operations without predecessors
@@ -33,6 +47,7 @@ struct Schedule {
     uint64_t state = 0;
     Clock::time_point last_call = Clock::now();
     bool watched = false;
+    std::map<int, cudaStream_t> default_streams;  // by device
 
     Schedule() {
         const char* const order = std::getenv("CUDA_ORDER");
@@ -128,6 +143,36 @@ namespace teon::cpu {
 
 using gpusim::schedule;
 using gpusim::Schedule;
+
+bool has_blocking_streams() { return gpusim::has_default_stream(); }
+
+// One for each device, made when it is first used.
+cudaStream_t actual_stream(cudaStream_t stream) {
+    if (stream != nullptr && stream != gpusim::kLegacyStream) return stream;
+    if (!gpusim::has_default_stream()) return nullptr;
+    const std::lock_guard lock(engine().mutex);
+    cudaStream_t& of_device = schedule().default_streams[current_device()];
+    if (!of_device) engine().alive.insert(of_device = new CUstream_st);
+    return of_device;
+}
+
+// "Implicit Synchronization": work of the default stream runs after all earlier work of blocking streams, and their
+// later work after it.
+void before_append(cudaStream_t stream) {
+    const auto add_from = [&](cudaStream_t other) {
+        for (const OperationPtr& operation : other->predecessors)
+            if (!operation->done) stream->predecessors.push_back(operation);
+    };
+    Engine& e = engine();
+    const auto it = schedule().default_streams.find(stream->device);
+    if (it == schedule().default_streams.end() || !it->second) return;
+    if (stream != it->second) {
+        if (std::ranges::find(e.blocking, stream) != e.blocking.end()) add_from(it->second);
+        return;
+    }
+    for (const cudaStream_t other : e.blocking)
+        if (other->device == stream->device && !other->capture) add_from(other);
+}
 
 bool at_once(cudaStream_t) { return false; }
 

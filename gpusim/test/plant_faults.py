@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plants faults in the PTX of a program that nvcc built, one at a time, and checks that the modelled GPU finds each.
 
-    LD_LIBRARY_PATH=build/model-gpu gpusim/test/plant_faults.py build/cuda-model/tests [WORD]
+    LD_LIBRARY_PATH=build/model-gpu gpusim/test/plant_faults.py build/cuda-model/tests build/cuda-model/clusters [WORD]
 
-With WORD, plants only the faults whose row contains it.
+The second program is gpusim/examples/clusters.cu. With WORD, plants only the faults whose row contains it.
 
 A fault replaces text in the PTX of kernels (for sm_90a or sm_80) in a copy of the program by text that is not longer,
 so nothing is compiled. Exit status: 0 if the intended check found each fault, else 1.
@@ -78,6 +78,17 @@ KINDS = {
     "more registers": (rb"(setmaxnreg\.inc\.sync\.aligned\.u32) 232;", rb"\1 240;"),
     "less static shared memory": (rb"(\.shared \.align \d+ \.b8 \w+)\[\d+\]", rb"\1[8]"),
     "too much static shared memory": (rb"(\.shared \.align )16( \.b8 \w+)\[\d\d\d\];\s+", rb"\g<1>4\2[50000];\n"),
+    "no barrier of the cluster": (rb"barrier\.cluster\.arrive\.release\.aligned;\s*"
+                                  rb"barrier\.cluster\.wait\.acquire\.aligned;", rb";"),
+    "no arrival at the other block": (rb"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64 _, [^;]*;", rb";"),
+    "one receiver": (rb"(mov\.u16\s+%rs\d+), 3;", rb"\1, 1;"),
+    "a wait that does not wait": (rb"@!done bra again; \}", rb"}"),
+    "no proxy fence": (rb"fence\.proxy\.async\.shared::cta;", rb";"),
+    "stores not committed": (rb"cp\.async\.bulk\.commit_group;", rb";"),
+    "waiting for one store too few": (rb"cp\.async\.bulk\.wait_group\.read 0;", rb"cp.async.bulk.wait_group.read 1;"),
+    "fewer bytes expected": (rb"(mbarrier\.arrive\.expect_tx[^;]*), 512;", rb"\1, 256;"),
+    "the own block": (rb"mapa\.shared::cluster\.u32 (%r\d+), (%r\d+), %r\d+;", rb"mov.u32 \1, \2;"),
+    "a tile's coordinates swapped": (rb"(cp\.async\.bulk\.tensor\.2d\.global[^{]*\{)(%r\d+), (%r\d+)", rb"\1\3, \2"),
 }
 
 RACE, EARLY, UNWRITTEN = "a race", "before griddepcontrol.wait", "which nothing has written"
@@ -85,7 +96,9 @@ COPYING, BEYOND, ALIGNED = "which cp.async still writes", "of an allocation of",
 NOTED = {"no fence of mbarriers"}  # the model only notes these, because published kernels rely on them
 UNFENCED, UNENDED = "written since the last wgmma.fence", "no wgmma.wait_group has ended"
 SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  # a test's comparison
+OTHERS, STILL_READ, ENDLESS = "another block's", "which a bulk copy of warp 0 still reads", "waits for ever"
 # Replaces the n-th match of this kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
+# Without tests, the kernel is one of clusters.cu, which checks its results itself.
 Fault = collections.namedtuple("Fault", "kind kernel n tests words")
 FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_gradient_kernelILi64"
 QUERIES = rb"flash_attention_query_gradient_kernelILi64"
@@ -182,6 +195,21 @@ FAULTS = [
     Fault("no barrier", HOPPER, 0, FLASH, "of shared memory"),
     Fault("no __syncwarp", HOPPER_KEYS, 0, FLASH, ""),
     Fault("less static shared memory", rb"reduce_final_kernel", 0, REDUCE, SHARED),
+    Fault("no barrier of the cluster", rb"exchange", 0, "", OTHERS),
+    Fault("no barrier of the cluster", rb"exchange", 1, "", "of the cluster"),
+    Fault("no barrier of the cluster", rb"prefix_sums", 0, "", ""),
+    Fault("no barrier of the cluster", rb"prefix_sums", 1, "", "ended"),
+    Fault("no arrival at the other block", rb"prefix_sums", 0, "", ENDLESS),
+    Fault("one receiver", rb"prefix_sums", 0, "", ENDLESS),
+    Fault("a wait that does not wait", rb"prefix_sums", 0, "", ""),
+    Fault("a wait that does not wait", rb"prefix_sums", 1, "", RACE),
+    Fault("no proxy fence", rb"prefix_sums", 0, "", "without fence.proxy.async"),
+    Fault("stores not committed", rb"prefix_sums", 0, "", STILL_READ),
+    Fault("waiting for one store too few", rb"prefix_sums", 0, "", STILL_READ),
+    Fault("fewer bytes expected", rb"prefix_sums", 0, "", ENDLESS),
+    Fault("the own block", rb"exchange", 0, "", "exchange: element 0 is wrong"),
+    Fault("the own block", rb"prefix_sums", 0, "", ""),
+    Fault("a tile's coordinates swapped", rb"prefix_sums", 0, "", "is wrong"),
     Fault("too much static shared memory", rb"reduce_final_kernel", 0, REDUCE, "bytes of static shared memory"),
 ]
 
@@ -210,20 +238,23 @@ def plant(program, fault):
     return b"".join(pieces) + program[at:], count
 
 
-def found(program, fault):
+def found(programs, fault):
     """Returns (whether the tests find the fault, their output)."""
+    program = programs[0] if fault.tests else programs[1]
     planted, count = plant(program, fault)
     if not count:
         return False, "no kernel has such a place; update the table\n"
     device = "A100" if fault.kernel in ON_A100 else "H200"
-    environment = {**os.environ, "CUDA_DEVICE": device, "TEON_THREADS": "1"}
+    streams = "refuse" if fault.tests else "legacy"
+    environment = {**os.environ, "CUDA_DEVICE": device, "TEON_THREADS": "1", "CUDA_DEFAULT_STREAM": streams}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tests")
         with STARTING, open(path, "wb") as file:  # a process that starts meanwhile would keep the file open for writing
             file.write(planted)
         os.chmod(path, 0o755)
         with STARTING:
-            run = subprocess.Popen([path, fault.tests, "--abort"], env=environment, stdout=subprocess.PIPE,
+            words = [fault.tests, "--abort"] if fault.tests else []
+            run = subprocess.Popen([path, *words], env=environment, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         try:
             output, _ = run.communicate(timeout=TIMEOUT_S)
@@ -237,13 +268,15 @@ def found(program, fault):
 
 
 def main():
-    with open(sys.argv[1], "rb") as file:
-        program = file.read()
-    word = sys.argv[2] if len(sys.argv) > 2 else ""
+    programs = []
+    for path in sys.argv[1:3]:
+        with open(path, "rb") as file:
+            programs.append(file.read())
+    word = sys.argv[3] if len(sys.argv) > 3 else ""
     faults = [fault for fault in FAULTS if word in f"{fault.kind} {fault.kernel.decode()} {fault.tests}"]
     missed = 0
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        for fault, (ok, output) in zip(faults, pool.map(lambda fault: found(program, fault), faults)):
+        for fault, (ok, output) in zip(faults, pool.map(lambda fault: found(programs, fault), faults)):
             missed += not ok
             print(f"{'found ' if ok else 'MISSED'}  {fault.kind}: {fault.kernel.decode()}", flush=True)
             if not ok:

@@ -4,6 +4,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpusim/decode.h"
@@ -44,11 +45,19 @@ public:
 
     // Runs the kernel with `out` initialized to the values of `in`, and returns `out`.
     std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts = nullptr) const {
+        return run(std::move(in), launch, counts, false);
+    }
+    // Likewise, with a tensor map of `out`.
+    std::vector<uint32_t> run_on_output(std::vector<uint32_t> in, Launch launch) const {
+        return run(std::move(in), launch, nullptr, true);
+    }
+
+    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts, bool maps_out) const {
         std::vector<uint32_t> out = in;
         const void* out_address = out.data();
         const void* in_address = in.data();
         TensorMap map = map_;
-        map.address = reinterpret_cast<uintptr_t>(in.data());
+        map.address = reinterpret_cast<uintptr_t>(maps_out ? out.data() : in.data());
         const void* arguments[] = {&out_address, &in_address, &map};
         const auto range = [](const std::vector<uint32_t>& v) {
             const auto begin = reinterpret_cast<uintptr_t>(v.data());

@@ -185,9 +185,9 @@ TEST_CASE("gpusim/instructions: registers that are not needed at the same time s
 
 TEST_CASE("gpusim/instructions: an unknown instruction is named with its place") {
     for (const std::string instruction :
-         {"tcgen05.fence.sync.aligned;", "atom.global.add.noftz.f16x2 %r1, [%d1], %r1;",
-          "red.global.add.noftz.bf16x2 [%d1], %r1;", "atom.global.cas.b16 %h1, [%d1], %h1, %h1;",
-          "atom.global.add.noftz.f16 %h1, [%d1], %h1;"}) {
+         {"tcgen05.fence.sync.aligned;", "atom.global.min.noftz.f16x2 %r1, [%d1], %r1;",
+          "red.global.max.noftz.bf16x2 [%d1], %r1;", "atom.global.cas.b16 %h1, [%d1], %h1, %h1;",
+          "atom.global.min.noftz.f16 %h1, [%d1], %h1;"}) {
         INFO(instruction);
         const auto build = [&] { PtxKernel k(instruction); };
         const std::string opcode = instruction.substr(0, instruction.find_first_of(" ;"));
@@ -197,4 +197,104 @@ TEST_CASE("gpusim/instructions: an unknown instruction is named with its place")
     REQUIRE_THROWS_WITH(wide(), ContainsSubstring("registers of type 'b128' are not modelled"));
     const auto initialized = [] { PtxKernel k("", ".global .align 16 .b128 some = 1;"); };
     REQUIRE_THROWS_WITH(initialized(), ContainsSubstring("initial values of type 'b128' are not modelled (some)"));
+}
+
+TEST_CASE("gpusim/instructions: lanes elect, match and reduce") {
+    Launch launch;
+    launch.block.x = 32;
+    for (const char* order : {"forward", "reverse", "random:7"}) {
+        INFO(order);
+        launch.order = parse_order(order);
+        const auto result = [&](const std::string& body) {
+            return PtxKernel(body + "st.global.u32 [%d0], %r9;").run(count(32), launch);
+        };
+        const auto elected = result("elect.sync %r8|%p1, 0xffffffff; selp.b32 %r9, 100, %r8, %p1;");
+        REQUIRE(std::count(elected.begin(), elected.end(), 100u) == 1);
+        REQUIRE(std::count(elected.begin(), elected.end(), 0u) == 31);
+        const auto same = result("and.b32 %r8, %r0, 3; match.any.sync.b32 %r9, %r8, 0xffffffff;");
+        for (uint32_t l = 0; l < 32; ++l) REQUIRE(same[l] == 0x11111111u << l % 4);
+        REQUIRE(result("shr.u32 %r8, %r0, 5; match.all.sync.b32 %r9|%p1, %r8, 0xffffffff;")[5] == 0xffffffff);
+        REQUIRE(result("match.all.sync.b32 %r9|%p1, %r0, 0xffffffff;")[5] == 0);
+        REQUIRE(result("redux.sync.add.s32 %r9, %r0, 0xffffffff;")[9] == 31 * 16);
+        REQUIRE(result("sub.s32 %r8, 5, %r0; redux.sync.min.s32 %r9, %r8, 0xffffffff;")[3] ==
+                static_cast<uint32_t>(-26));
+        REQUIRE(result("sub.s32 %r8, 5, %r0; redux.sync.max.u32 %r9, %r8, 0xffffffff;")[3] == 0xffffffff);
+        REQUIRE(result("redux.sync.xor.b32 %r9, %r0, 0xffffffff;")[3] == 0);
+    }
+    REQUIRE(PtxKernel("activemask.b32 %r9; st.global.u32 [%d0], %r9;").run(count(32))[4] == 0xffffffff);
+}
+
+TEST_CASE("gpusim/instructions: rounding and saturation are those of the name") {
+    const auto one = [](const std::string& body, float a, float b, float c) {
+        return std::bit_cast<float>(PtxKernel("ld.global.f32 %f1, [%d1]; ld.global.f32 %f2, [%d1+4];"
+                                              "ld.global.f32 %f3, [%d1+8];" +
+                                              body + "st.global.f32 [%d0], %f9;")
+                                        .run({bits(a), bits(b), bits(c)}, Launch{})[0]);
+    };
+    // The two floats around a sum or product that is none of them.
+    const float third = 1.0f / 3;
+    const struct {
+        const char* name;
+        double exact;
+    } cases[] = {{"add.{}.f32 %f9, %f1, %f2;", double{third} + 1e-9f},
+                 {"sub.{}.f32 %f9, %f1, %f2;", double{third} - 1e-9f},
+                 {"mul.{}.f32 %f9, %f1, %f1;", double{third} * third},
+                 {"fma.{}.f32 %f9, %f1, %f1, %f2;", double{third} * third + 1e-9f}};
+    for (const auto& c : cases) {
+        for (const bool negative : {false, true}) {
+            if (negative && std::string(c.name)[0] != 'a') continue;
+            INFO(c.name << negative);
+            const double exact = negative ? -c.exact : c.exact;
+            const float sign = negative ? -1.0f : 1.0f;
+            const auto rounded = [&](const char* mode) {
+                return one(fmt::format(fmt::runtime(c.name), mode), sign * third, sign * 1e-9f, 0);
+            };
+            const float below = rounded("rm");
+            const float above = rounded("rp");
+            REQUIRE((double{below} <= exact && double{above} >= exact && std::nextafterf(below, 2.0f) == above));
+            REQUIRE(rounded("rz") == (negative ? above : below));
+        }
+    }
+    REQUIRE(one("add.rm.f32 %f9, %f1, %f2;", 1.0f, 2.0f, 0) == 3.0f);
+    REQUIRE(one("add.sat.f32 %f9, %f1, %f2;", 0.75f, 0.5f, 0) == 1.0f);
+    REQUIRE(one("cvt.sat.f32.f32 %f9, %f1;", -3.0f, 0, 0) == 0.0f);
+    REQUIRE(bits(one("cvt.sat.f32.f32 %f9, %f1;", NAN, 0, 0)) == 0);
+    REQUIRE(one("fma.rn.sat.f32 %f9, %f1, %f2, %f3;", 0.5f, 0.5f, 0.25f) == 0.5f);
+}
+
+TEST_CASE("gpusim/instructions: 16-bit floats are rounded once") {
+    // 1 + 2^-8 and the like, whose sums and products lie between two bf16 or f16, or near the middle of them.
+    const auto result = [](const std::string& body, uint32_t a, uint32_t b, uint32_t c) {
+        return PtxKernel("ld.global.u32 %r1, [%d1]; ld.global.u32 %r2, [%d1+4]; ld.global.u32 %r3, [%d1+8];" + body +
+                         "st.global.u32 [%d0], %r9;")
+            .run({a, b, c}, Launch{})[0];
+    };
+    REQUIRE(result("add.rn.bf16x2 %r9, %r1, %r2;", 0x3f803f80, 0x3f804000, 0) == 0x40004040);  // 1+1 | 1+2
+    REQUIRE(result("add.bf16x2 %r9, %r1, %r2;", 0x3f813f80, 0x3b803b80, 0) == 0x3f823f80);     // ties, to even
+    REQUIRE(result("mul.f16x2 %r9, %r1, %r2;", 0x3c013c00, 0x3c014000, 0) == 0x3c024000);      // (1+2^-10)^2
+    REQUIRE(result("max.bf16x2 %r9, %r1, %r2;", 0x7fc0bf80, 0x3f80c000, 0) == 0x3f80bf80);
+    REQUIRE(result("max.NaN.bf16x2 %r9, %r1, %r2;", 0x7fc0bf80, 0x3f80c000, 0) == 0x7fffbf80);
+    REQUIRE(result("neg.f16x2 %r9, %r1;", 0x3c00bc00, 0, 0) == 0xbc003c00);
+    REQUIRE(result("fma.rn.relu.bf16x2 %r9, %r1, %r2, %r3;", 0x3f80bf80, 0x40004000, 0x3f803f80) == 0x40400000);
+    // f16: 1024 * 1 + 0.5 is a tie between 1024 and 1025; 2^-14 more decides, which a float in between would lose.
+    REQUIRE(result("fma.rn.f16x2 %r9, %r1, %r2, %r3;", 0x64006400, 0x3c003c00, 0x38003801) == 0x64006401);
+    // The product 1 + 2^-10 + ... of bf16 with a tiny addend: a tie in double and float, and not in truth.
+    REQUIRE(result("fma.rn.bf16x2 %r9, %r1, %r2, %r3;", 0x3f813f81, 0x3f803f80, 0x3b803b81) == 0x3f823f82);
+    REQUIRE(result("fma.rn.bf16x2 %r9, %r1, %r2, %r3;", 0x3f803f80, 0x3f803f80, 0x3b803b81) == 0x3f803f81);
+    REQUIRE(result("mov.b32 {%h1, %h2}, %r1; cvt.rn.bf16.s32 %h3, %r2; mov.b32 %r9, {%h3, %h1};", 0x1234, 257, 0) ==
+            0x12344380);
+    REQUIRE(result("mov.b32 {%h1, %h2}, %r1; setp.gt.bf16 %p1, %h1, %h2; selp.b32 %r9, 1, 2, %p1;", 0x3f804000, 0, 0) ==
+            1);
+}
+
+TEST_CASE("gpusim/instructions: atomics add 16-bit floats and pairs of them") {
+    // 1 + 2 and 0.5 + 0.25, 32 times: bf16 holds every sum.
+    Launch launch;
+    launch.block.x = 32;
+    const auto run = [&](const std::string& body, uint32_t in) {
+        return PtxKernel(body).run(std::vector<uint32_t>(32, in), launch)[0];
+    };
+    REQUIRE(run("mov.u32 %r1, 0x40003e80; red.global.add.noftz.bf16x2 [%d18], %r1;", 0x3f803f00) == 0x42824108);
+    REQUIRE(run("mov.u32 %r1, 0x40003400; atom.global.add.noftz.f16x2 %r2, [%d18], %r1;", 0x3c003800) == 0x54104840);
+    REQUIRE(run("mov.u16 %h1, 0x4000; atom.global.add.noftz.bf16 %h2, [%d18], %h1;", 0x3f803f80) == 0x3f804282);
 }

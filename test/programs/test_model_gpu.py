@@ -60,6 +60,18 @@ class ModelGpu(RunCase):
                     shutil.rmtree(self.folder / "other")
             shutil.rmtree(self.folder / "first")
 
+    @unittest.skipIf(missing_for_ranks(), str(missing_for_ranks()))
+    def test_the_order_of_streams_changes_no_bit_on_two_ranks(self):
+        """Weights that a rank sent before it has updated them would be old in some order."""
+        for flags in (["--optimizer", "adamw"], ["--optimizer", "teon", "--dtype", "bf16"]):
+            expected = self.on_ranks(2, "first", *flags, program="train_gpt2")
+            for order in ("random:1", "random:2", "random:3"):
+                with self.subTest(flags=flags, order=order):
+                    found = self.on_ranks(2, "other", *flags, program="train_gpt2", CUDA_ORDER=order)
+                    self.assertEqual(found, expected)
+                    shutil.rmtree(self.folder / "other")
+            shutil.rmtree(self.folder / "first")
+
     def test_launches_of_large_shapes_are_accepted(self):
         """Steps are launched but not computed, so the weights are not finite and cannot be saved."""
         tokens = learnable(70000)

@@ -233,11 +233,12 @@ class CommandsTest(Case):
         for program in PROGRAMS:
             known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help-all"])))
         for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
-                       *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py"]:
+                       *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py",
+                       ROOT / "gpusim/model-gpu", ROOT / "gpusim/foreign/foreign.py"]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
-                   "--create-dirs", "--rm"}
+                   "--create-dirs", "--rm", "--no-compress", "--depth"}
         for page in PAGES:
             for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Runs kernels of other projects on the modelled GPU, and compares their results with float64.
+
+    make foreign CUTLASS=DIR FLASH=DIR LLMC=DIR FASTCU=DIR    each a folder with that project's files; all are optional
+    foreign.py --libraries DIR --build DIR --nvcc NVCC [--only WORD] [--orders ORDER,...] CUTLASS=DIR ...
+
+Nothing is fetched, and nothing of these projects is part of this one: a program of ours includes their headers, gives
+their kernels data and prints "right" or "wrong". A row of PROGRAMS names the program, what it needs and what it must
+print; an alarm that is expected is a fault of the kernel, which the reason describes.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ORDERS = ("forward", "reverse", "random:1")
+
+
+@dataclass
+class Fault:
+    """An alarm that a run must give: a part of its text, and why it is true."""
+    alarm: str
+    why: str
+    everywhere: bool = True  # in each order; else it depends on which block or warp is ahead
+
+
+@dataclass
+class Program:
+    name: str
+    source: str
+    needs: tuple
+    defines: tuple = ()
+    arch: str = "90a"
+    device: str = "H200"
+    runs: list = field(default_factory=lambda: [("", None)])  # arguments, Fault or None
+
+
+ENDED = Fault("ended", "its consumers arrive at mbarriers of a block of the cluster that may have ended",
+              everywhere=False)
+FENCE = Fault("without fence.proxy.async", "no proxy fence between the stores of a tile and its copy to device memory")
+LLM = "llm.c dev/cuda"
+
+
+def llm(subject, *runs):
+    return Program(f"{LLM} {subject}", "llm.cu", ("LLMC",), (f"SUBJECT={subject}",), runs=list(runs))
+
+
+def clean(*kernels):
+    return " ".join(f"{k}:128" for k in kernels), None
+
+
+def flash(name, head, causal, cluster=1, arch="90a", device="H200", tokens=448):
+    defines = (f"ARCH={arch[:2]}", f"HEAD={head}", f"CAUSAL={str(causal).lower()}", f"CLUSTER={cluster}")
+    return Program(name, "flash_forward.cu", ("FLASH", "CUTLASS"), defines, arch, device, [(str(tokens), None)])
+
+
+def flash_backward(head, causal):
+    return Program(f"FlashAttention-3 backward {head}", "flash_backward.cu", ("FLASH", "CUTLASS"),
+                   (f"HEAD={head}", f"CAUSAL={str(causal).lower()}"))
+
+
+def gemm(schedule, epilogue):
+    return Program(f"CUTLASS {schedule}", "cutlass_gemm.cu", ("CUTLASS",),
+                   (f"SCHEDULE={schedule}", f"EPILOGUE={epilogue}"))
+
+
+PROGRAMS = [
+    Program("CuTe tutorial, TMA", "cute_tma.cu", ("CUTLASS",)),
+    Program("CuTe tutorial, cp.async", "cute_async.cu", ("CUTLASS",), runs=[
+        ("", Fault("wgmma.mma_async", "no barrier between the threads' cp.async.wait_group and wgmma"))]),
+    Program("fast.cu", "fast.cu", ("FASTCU",), runs=[
+        ("1 2 3 4 5 6 7", None), ("8", ENDED), ("9", ENDED), ("10", FENCE), ("11", FENCE), ("12", FENCE)]),
+    llm("softmax", clean(1, 2, 3, 5, 6, 7, 8), ("4:128", Fault(
+        "softmax_forward.cu:288: st.shared.f32", "a __syncthreads is missing before the maximum is overwritten"))),
+    llm("layernorm", clean(1, 2, 3, 4, 5, 6)),
+    llm("layernorm_backward", clean(2, 3, 4, 5, 6, 7, 8, 9, 10), ("10:32", Fault(
+        "4 bytes at byte", "with blocks of 32 the flag is stored behind the dynamic shared memory"))),
+    llm("residual", clean(1, 2)), llm("gelu", clean(1, 2)), llm("gelu_backward", clean(1, 2)),
+    llm("classifier", clean(1, 2, 3, 4, 5)), llm("adamw", clean(1, 2)), llm("bias_backward", clean(1, 2, 3, 4)),
+    llm("norm", clean(1, 2, 3, 4)), llm("attention", clean(1, 2, 3, 4, 5, 6)), llm("matmul", clean(1, 2)),
+    llm("encoder", clean(1, 2, 3)),
+    llm("fused_residual", clean(1, 3, 4, 5, 6), ("2:128", Fault(
+        "of device memory, byte", "the first index behind the end is not left out: > instead of >="))),
+    flash("FlashAttention-3 forward 64", 64, True),
+    flash_backward(64, True),
+    flash("FlashAttention-3 forward 128, clusters", 128, False, cluster=2),
+    flash_backward(128, False),
+    flash("FlashAttention forward, sm_80", 64, True, arch="80", device="A100", tokens=896),
+    gemm("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
+    gemm("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized"),
+    gemm("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative"),
+]
+INCLUDES = {
+    "CUTLASS": ("include", "tools/util/include", "examples", "examples/common"),
+    "FLASH": ("hopper",),
+    "LLMC": ("dev/cuda", "."),
+    "FASTCU": (".",),
+}
+
+
+def compile_program(p, options, projects):
+    """Returns the program, or None after an error that was printed."""
+    binary = options.build / "".join(c if c.isalnum() else "_" for c in p.name)
+    sources = [HERE / p.source, *HERE.glob("*.h")]
+    if binary.exists() and all(binary.stat().st_mtime > s.stat().st_mtime for s in sources):
+        return binary
+    includes = [f"-I{projects[name] / folder}" for name in p.needs for folder in INCLUDES[name]]
+    command = [*shlex.split(options.nvcc), "-std=c++17", "-O3", "-w", "-lineinfo", "--no-compress", "-cudart", "shared",
+               "-gencode", f"arch=compute_{p.arch},code=compute_{p.arch}", "--expt-relaxed-constexpr",
+               "--expt-extended-lambda", "-DNDEBUG", f"-I{HERE}", *includes, *(f"-D{d}" for d in p.defines),
+               str(HERE / p.source), "-o", f"{binary}.new"]
+    if "LLMC" in p.needs:
+        command += ["-lcublas", "-lcublasLt"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        print(f"wrong: {p.name}: nvcc refuses it: {result.stderr.strip()[:2000]}", flush=True)
+        return None
+    os.replace(f"{binary}.new", binary)
+    return binary
+
+
+def judge(output, status, fault):
+    """Returns what is wrong with the output of a run, or ""."""
+    lines = output.splitlines()
+    alarms = [line for line in lines if line.startswith("alarm: ")]
+    wrong = [line for line in lines if line.startswith(("wrong: ", "failed: "))]
+    right = [line for line in lines if line.startswith("right: ")]
+    if fault is None:
+        if alarms or wrong or status or not right:
+            return (alarms + wrong + [f"exit status {status}, {len(right)} results"])[0]
+        return ""
+    others = [alarm for alarm in alarms if fault.alarm not in alarm and ENDED.alarm not in alarm]
+    if others:
+        return others[0]
+    if fault.everywhere and not alarms:
+        return f"no alarm with \"{fault.alarm}\""
+    return ""
+
+
+def run(p, binary, arguments, fault, order, options):
+    command = [HERE.parent / "model-gpu", f"--libraries={options.libraries}", f"--device={p.device}",
+               f"--order={order}", binary, *arguments.split()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    problem = judge(result.stdout + result.stderr, result.returncode, fault)
+    notes = (result.stdout + result.stderr).count("\nnote: ")
+    errors = [float(line.rsplit("error ", 1)[1].split()[0]) for line in result.stdout.splitlines()
+              if line.startswith("right: ")]
+    outcome = problem or (f"error {max(errors):.2g}" if errors else "no result")
+    if "alarm: " in result.stderr + result.stdout and not problem:
+        outcome += f"; alarm, true: {fault.why}"
+    print(f"{'wrong' if problem else 'as it must be'} | {p.name} {arguments} | {order} | {outcome} | {notes} notes",
+          flush=True)
+    return not problem
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--libraries", type=Path, required=True, help="the folder of the modelled GPU's libraries")
+    parser.add_argument("--build", type=Path, required=True, help="where to build the programs")
+    parser.add_argument("--nvcc", required=True)
+    parser.add_argument("--only", default="", help="programs with this word in their name")
+    parser.add_argument("--orders", default=",".join(ORDERS), help="orders of warps, as SIMT_ORDER")
+    parser.add_argument("projects", nargs="*", metavar="PROJECT=DIR", help=", ".join(INCLUDES))
+    options = parser.parse_args()
+    projects = {}
+    for pair in options.projects:
+        name, _, folder = pair.partition("=")
+        if name not in INCLUDES:
+            sys.exit(f"foreign: there is no project {name}; known are {', '.join(INCLUDES)}")
+        if not folder:
+            continue
+        for part in INCLUDES[name]:
+            if not (Path(folder) / part).is_dir():
+                sys.exit(f"foreign: {name}={folder} has no folder {part}")
+        projects[name] = Path(folder)
+    options.build.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    ran = 0
+    for p in PROGRAMS:
+        if options.only not in p.name:
+            continue
+        missing = [name for name in p.needs if name not in projects]
+        if missing:
+            print(f"skipped | {p.name} | needs {' and '.join(missing)}", flush=True)
+            continue
+        binary = compile_program(p, options, projects)
+        if not binary:
+            failed += 1
+            continue
+        for arguments, fault in p.runs:
+            for order in options.orders.split(","):
+                ran += 1
+                failed += not run(p, binary, arguments, fault, order, options)
+    print(f"{ran} runs, {failed} wrong")
+    return 1 if failed or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
