@@ -31,7 +31,7 @@ export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders
 exec python3 scripts/gpu_first.py "$@"
 FIRST
 chmod +x "$here/first.sh"
-# The programs have most of their code in common, which a window of their size finds.
-tar -C "$work" -c gpu-first | xz -T1 -6 --lzma2=dict=192MiB >"$archive.new"
+# The programs have most of their code in common, which a window of their size finds. PRESET: of xz, for tests.
+tar -C "$work" -c gpu-first | xz -T1 --lzma2=preset="${PRESET:-6}",dict=192MiB >"$archive.new"
 mv "$archive.new" "$archive"
 echo "$archive: $(($(stat -c %s "$archive") / 1000000)) MB"

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import os
 import pathlib
 import shutil
 import signal
@@ -72,6 +73,7 @@ def parse():
 
 def main():
     options = parse()
+    os.environ.pop("TEON_TEST_LOG", None)  # of a test that runs this program: its children have logs of their own
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, run_tests.stop)
     rows = Rows(options.out, machine_facts(f"{options.build}/train_gpt2"), options.again)

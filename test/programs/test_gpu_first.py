@@ -70,7 +70,7 @@ class FirstHour(Case):
 
     def test_3_a_bundle_runs_without_the_sources(self):
         archive = self.folder / "first.tar.xz"
-        self.call(SCRIPTS / "gpu_bundle.sh", BUILD, archive)
+        self.call(SCRIPTS / "gpu_bundle.sh", BUILD, archive, PRESET=0)
         self.call("tar", "xf", archive)
         self.first("a", program=(self.folder / "gpu-first" / "first.sh",), build=(), expect=0)
         rows = self.rows(self.folder / "gpu-first" / "build" / "gpu-first")
