@@ -8,8 +8,9 @@ struct Variant {
     std::string_view name;
     double tflops;
 };
+// GB200: "NVIDIA GB200 NVL72", 360 PFLOPS with sparsity for 72 GPUs.
 constexpr Variant kVariants[] = {
-    {"MIG", 0}, {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H800", kH100.tflops}, {"A800", kA100.tflops}};
+    {"MIG", 0}, {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H800", kH100.tflops}, {"A800", kA100.tflops}, {"GB200", 2500}};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails if compiled kernels have more instructions or memory accesses than instruction_counts.json says.
+"""Fails if compiled kernels have more instructions or memory accesses than instruction_counts.json says, or wait
+earlier for tensor cores.
 
     bench/instruction_counts.py build/cuda-check            the check of make check-cuda
     bench/instruction_counts.py build/cuda-check --write    writes new counts
@@ -9,6 +10,10 @@ instructions and the bytes accessed (global loads and stores) of one thread or w
 innermost loops with the most anchors, or the whole kernel if `loops` is 0. An anchor is an instruction that matches a
 regular expression; it stands for `per` elements, times the number that the expression's group finds. For a new kernel
 add a row with the counts {"sm_80": [0, 0], "sm_90a": [0, 0]}, then --write.
+
+A row with `exponentials` has one loop in which asynchronous products (wgmma) are waited for (DEPBAR). It lists the
+exponentials (MUFU.EX2) of the softmax between each wait and the next: they run while products do. ptxas may move a wait
+above them, which neither results nor instruction counts show. For a new kernel: "exponentials": [], then --write.
 """
 
 if __name__ == "__main__":
@@ -116,6 +121,17 @@ def count(kernel, code):
             for value in (len, lambda region: sum(map(accessed_bytes, region)))]
 
 
+def exponentials_between_waits(kernel, code):
+    """The exponentials between each wait of the kernel's loop and the next wait."""
+    numbers = []
+    for text in max(loops_with(kernel["anchor"], code), key=len):
+        if text.startswith("WARPGROUP.DEPBAR"):
+            numbers.append(0)
+        elif text.startswith("MUFU.EX2") and numbers:
+            numbers[-1] += 1
+    return numbers[:-1]
+
+
 def count_all(kernels, build, tool):
     """The rows with the counts of the object files in `build`. Leaves out files that are not built, by name."""
     rows, files = {}, {}
@@ -132,6 +148,8 @@ def count_all(kernels, build, tool):
             if code is None:
                 sys.exit(f"instruction_counts: error: {path} has no kernel {kernel['function']}; see {COUNTS.name}")
             rows[name]["counts"][architecture] = count(kernel, code)
+            if "exponentials" in kernel:
+                rows[name]["exponentials"] = exponentials_between_waits(kernel, code)
     return rows
 
 
@@ -143,10 +161,20 @@ def increases(kernels, rows):
                                            counts) if after > GROWTH * before]
 
 
+def earlier_waits(kernels, rows):
+    """One line for each kernel with another number of waits, or with fewer exponentials between two of them."""
+    fewer = lambda before, after: len(before) != len(after) or any(a < b for a, b in zip(after, before))
+    return [f"{name}: {row['exponentials']} exponentials between its waits, {kernels[name]['exponentials']} before"
+            for name, row in rows.items() if "exponentials" in row
+            and fewer(kernels[name]["exponentials"], row["exponentials"])]
+
+
 def as_text(kernels):
-    entry = lambda kernel, *keys: ", ".join(f"{json.dumps(key)}: {json.dumps(kernel[key])}" for key in keys)
+    entry = lambda kernel, *keys: ", ".join(f"{json.dumps(key)}: {json.dumps(kernel[key])}"
+                                            for key in keys if key in kernel)
     rows = [f" {json.dumps(name)}: {{\n  " + ",\n  ".join(entry(kernel, *keys) for keys in (
-        ["file"], ["function"], ["anchor", "per", "loops"], ["counts"])) + "\n }" for name, kernel in kernels.items()]
+        ["file"], ["function"], ["anchor", "per", "loops"], ["counts", "exponentials"])) + "\n }"
+            for name, kernel in kernels.items()]
     return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
@@ -164,11 +192,12 @@ def main():
     if args.write:
         COUNTS.write_text(as_text({**kernels, **rows}), encoding="utf-8")
         return
-    lines = increases(kernels, rows)
-    print("\n".join(lines) or f"{len(rows)} kernels have no more instructions and accesses than {COUNTS.name} says")
+    lines = increases(kernels, rows) + earlier_waits(kernels, rows)
+    print("\n".join(lines) or f"{len(rows)} kernels have no more instructions and accesses, and wait no earlier, than "
+          f"{COUNTS.name} says")
     if lines:
-        sys.exit(f"instruction_counts: more than {GROWTH - 1:.0%} above the committed counts; if this is intended: "
-                 f"bench/instruction_counts.py {args.build} --write")
+        sys.exit(f"instruction_counts: more than {GROWTH - 1:.0%} above the committed counts, or an earlier wait; if "
+                 f"this is intended: bench/instruction_counts.py {args.build} --write")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include <new>
 #include <string_view>
 
+#include "cpu/fast_accumulation.h"
 #include "cpu/hardware.h"
 #include "cpu/include/cublasLt.h"
 #include "cpu/matmul.h"
@@ -31,6 +32,7 @@ struct cublasLtMatmulDescOpaque_t {
     void* aux = nullptr;     // of D's type
     int64_t ld_aux = 0;
     const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
+    int8_t fast_accumulation = 0;                        // of FP8
     bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
     teon::cpu::Activation activation() const {
         using enum teon::cpu::Activation;
@@ -231,6 +233,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMa
             return set(o->scale_a, value, bytes);
         case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
             return set(o->scale_b, value, bytes);
+        case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+            return set(o->fast_accumulation, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -371,7 +375,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
             disturb_workspace(workspace, workspace_bytes);
             if (!teon::is_fp8(m.in)) return matmul(m);
             const auto value = [](const float* scale) { return scale ? *scale : 1.0f; };
-            matmul_fp8(m, type_b, m.in, value(o.scale_a) * value(o.scale_b));
+            const auto multiply = o.fast_accumulation ? matmul_fp8_fast : matmul_fp8;
+            multiply(m, type_b, m.in, value(o.scale_a) * value(o.scale_b));
         });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -28,10 +28,14 @@ struct HopperBackward {
     using Scores = float[1][kFragments][4];
     using Packed = uint32_t[kRows / 16][4];
     using Gradient = float[1][HS / 8][4];
+    // RowStats of a streamed tile, in two arrays: a lane reads one of them for two neighbouring queries in one access.
+    struct Stats {
+        float lse2[kRows], D[kRows];
+    };
     static constexpr int kTiles = 2 * kHopperConsumers + 2 * kStages;
     // After the tiles, per stage: statistics and first keys of the streamed queries.
     static constexpr size_t kTileBytes = static_cast<size_t>(kTiles) * Tile::kBytes;
-    static constexpr size_t kBytes = kTileBytes + kStages * kRows * (sizeof(RowStats) + sizeof(int));
+    static constexpr size_t kBytes = kTileBytes + kStages * (sizeof(Stats) + kRows * sizeof(int));
 
     const FlashShape<HS>& s;
     bf16* shared;
@@ -47,11 +51,9 @@ struct HopperBackward {
         return 2 * (kHopperConsumers + stage) + which;
     }
     __device__ __forceinline__ Tile tile(int index) const { return {SharedAddress(memory(index))}; }
-    __device__ __forceinline__ RowStats* stats(int stage) const {
-        return reinterpret_cast<RowStats*>(memory(kTiles)) + stage * kRows;
-    }
+    __device__ __forceinline__ Stats& stats(int stage) const { return reinterpret_cast<Stats*>(memory(kTiles))[stage]; }
     __device__ __forceinline__ int* first_keys(int stage) const {
-        return reinterpret_cast<int*>(stats(kStages)) + stage * kRows;
+        return reinterpret_cast<int*>(&stats(kStages)) + stage * kRows;
     }
 
     __device__ __forceinline__ void load(int index, const TensorMap& map, int of_head, int row,
@@ -87,12 +89,14 @@ struct HopperBackward {
 #pragma unroll
         for (int k = 0; k < kRows / 16; ++k) tile_pack_a(packed[k], x[0], k);
     }
-    // Starts P and dP of the streamed tile of `stage`.
-    __device__ __forceinline__ void start_scores(Scores& p, Scores& dp, const Stage& stage) const {
+    __device__ __forceinline__ void wait_for_tile(const Stage& stage) const {
         mbarrier_wait(barriers.full(stage.index), stage.parity);
+    }
+    // Starts P and dP of the streamed tile of `stage`.
+    __device__ __forceinline__ void start_scores(Scores& p, Scores& dp, int stage) const {
         warpgroup_begin();
-        multiply_rows(p, stage.index, 0);
-        multiply_rows(dp, stage.index, 1);
+        multiply_rows(p, stage, 0);
+        multiply_rows(dp, stage, 1);
     }
     // A consumer's loop over the streamed tiles. scores(groups, stage, i) waits for P and dP of tile i while up to
     // `groups` later groups run; pack() converts the scores to operands; gradients(stage) starts their products, for
@@ -103,23 +107,31 @@ struct HopperBackward {
     __device__ __forceinline__ void run_overlapped(int tiles, Scores& p, Scores& dp, Score scores, Pack pack,
                                                    Multiply gradients, Wait wait) const {
         Stage stage;
+        int previous = 0;
+        const auto advance_to = [&](int tile) {
+            previous = stage.index;
+            stage.advance();
+            if (tile < tiles) wait_for_tile(stage);
+        };
         mbarrier_wait(barriers.resident(), 0);
-        start_scores(p, dp, stage);
+        wait_for_tile(stage);
+        start_scores(p, dp, stage.index);
         scores(Constant<0>{}, stage.index, 0);
         pack();
+        advance_to(1);
         for (int i = 1; i < tiles; ++i) {
-            const int previous = stage.index;
-            stage.advance();
-            start_scores(p, dp, stage);
+            start_scores(p, dp, stage.index);
             gradients(previous);
             warpgroup_commit();
             scores(Constant<1>{}, stage.index, i);
+            const int read = previous;
+            advance_to(i + 1);  // its loop keeps wait() behind the scores, as in attention_flash_hopper.cu
             wait();
-            barriers.arrive_empty(previous);
+            barriers.arrive_empty(read);
             pack();
         }
         warpgroup_begin();
-        gradients(stage.index);
+        gradients(previous);
         warpgroup_commit();
         wait();
     }
@@ -135,14 +147,16 @@ struct HopperBackward {
             wait();
         };
         mbarrier_wait(barriers.resident(), 0);
-        start_scores(p, dp, stage);
+        wait_for_tile(stage);
+        start_scores(p, dp, stage.index);
         scores(Constant<0>{}, stage.index, 0);
         pack();
         for (int i = 1; i < tiles; ++i) {
             multiply_gradients();
             const int previous = stage.index;
             stage.advance();
-            start_scores(p, dp, stage);
+            wait_for_tile(stage);
+            start_scores(p, dp, stage.index);
             scores(Constant<0>{}, stage.index, i);
             barriers.arrive_empty(previous);
             pack();
@@ -205,7 +219,9 @@ struct HopperKeyGradient : HopperBackward<HS> {
 #pragma unroll 1
                 for (int row = lane_of_thread(); row < kRows; row += 32) {
                     const int t = query + row;
-                    this->stats(stage.index)[row] = t < s.T ? stats[begin + t] : RowStats{};
+                    const RowStats of_row = t < s.T ? stats[begin + t] : RowStats{};
+                    this->stats(stage.index).lse2[row] = of_row[0];
+                    this->stats(stage.index).D[row] = of_row[1];
                     if (documents) this->first_keys(stage.index)[row] = t < s.T ? documents[t] : 0;
                 }
                 __syncwarp();
@@ -226,17 +242,17 @@ struct HopperKeyGradient : HopperBackward<HS> {
         typename Base::Packed packed_p;
         typename Base::Packed packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
-            const RowStats* const rows = this->stats(stage);
+            const auto& rows = this->stats(stage);
             const int* const first_keys = documents ? this->first_keys(stage) : nullptr;
             if (i > 0) query = query + kRows < end ? query + kRows : key;
             const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
             warpgroup_wait<1 + GROUPS>(p[0]);
             for_columns<1, Base::kFragments>(
-                p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
+                p, rows.lse2, [&](float& x, float lse2) { x = exp2_fast(fmaf(x, s.scale_log2, -lse2)); });
             if (query < last || (documents && first_keys[last_row] > first))
                 mask_transposed(p, first, query, first_keys);
             warpgroup_wait<GROUPS>(ds[0]);
-            for_columns<1, Base::kFragments>(ds, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
+            for_columns<1, Base::kFragments>(ds, rows.D, [&](float& x, float D) { x -= D; });
             multiply_scores(ds[0], p[0]);
         };
         const auto pack = [&] {
@@ -292,12 +308,8 @@ struct HopperQueryGradient : HopperBackward<HS> {
 
     __device__ __forceinline__ void consume(bf16* dqkv, float* partial, const RowStats* stats) const {
         const FlashRows<1, HS> rows(s, b, query + kRows * hopper_consumer() + 16 * hopper_warp());
-        RowStats of_row[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int t = rows.row(0, half);
-            of_row[half] = t < s.T ? stats[s.row(b, head, t)] : RowStats{};
-        }
+        RowStats of_row[1][2];
+        load_row_stats(of_row, stats, rows, head);
         typename Base::Gradient dq = {};
         typename Base::Scores p;
         typename Base::Scores ds;
@@ -308,15 +320,18 @@ struct HopperQueryGradient : HopperBackward<HS> {
 #pragma unroll
             for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[i / 2][0]));
+                for (int i = 0; i < 4; ++i)
+                    p[0][n][i] = exp2_fast(fmaf(p[0][n][i], s.scale_log2, -of_row[0][i / 2][0]));
             }
+            // Masked here and not in dS: the branch keeps the wait for dP behind the exponentials, as the loop in
+            // attention_flash_hopper.cu does.
+            if (!rows.see_all(key, key + kRows)) flash_mask(p, rows, key, 0.0f);
             warpgroup_wait<GROUPS>(ds[0]);
 #pragma unroll
             for (int n = 0; n < Base::kFragments; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[i / 2][1]);
+                for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - of_row[0][i / 2][1]);
             }
-            if (!rows.see_all(key, key + kRows)) flash_mask(ds, rows, key, 0.0f);
         };
         this->run_overlapped(
             ceil_div(end - begin, kRows), p, ds, scores, [&] { this->pack_scores(packed, ds); },

@@ -59,14 +59,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     finish_copies();
 
     RowStats of_row[M][2];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int t = rows.row(m, half);
-            of_row[m][half] = t < s.T ? stats[s.row(b, h, t)] : RowStats{};
-        }
-    }
+    load_row_stats(of_row, stats, rows, h);
     float dq[M][C][4] = {};
     FlashOperand<M, HS / 16, true> q;
     FlashOperand<M, HS / 16, true> dy;
@@ -121,6 +114,20 @@ struct KeyGradientTiles {
     static constexpr size_t kRowBytes = kQueries * (sizeof(RowStats) + sizeof(int));
     static constexpr size_t kTileBytes = (2 * Key::kElements + 4 * Query::kElements) * sizeof(bf16);
     static constexpr size_t kBytes = kTileBytes + 2 * kRowBytes;
+
+    bf16* shared;
+    __device__ __forceinline__ Key keys() const { return {shared}; }
+    __device__ __forceinline__ Key values() const { return {shared + Key::kElements}; }
+    __device__ __forceinline__ Query queries(int stage) const {
+        return {shared + 2 * Key::kElements + 2 * stage * Query::kElements};
+    }
+    __device__ __forceinline__ Query douts(int stage) const { return {queries(stage).memory + Query::kElements}; }
+    __device__ __forceinline__ RowStats* row_stats(int stage) const {
+        return reinterpret_cast<RowStats*>(shared + kTileBytes / sizeof(bf16)) + stage * kQueries;
+    }
+    __device__ __forceinline__ int* first_keys(int stage) const {
+        return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries;
+    }
 };
 
 template <int HS>
@@ -134,19 +141,11 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     constexpr int C = Tiles::C;
     constexpr int kQueries = Tiles::kQueries;
     DYN_SHARED(bf16, shared);
-    const typename Tiles::Key K{shared};
-    const typename Tiles::Key V{shared + K.kElements};
+    const Tiles tiles{shared};
+    const typename Tiles::Key K = tiles.keys();
+    const typename Tiles::Key V = tiles.values();
     const typename Tiles::Key warp_K = K.from(16 * M * warp_of_thread());
     const typename Tiles::Key warp_V = V.from(16 * M * warp_of_thread());
-    auto queries = [&](int stage) {
-        return typename Tiles::Query{shared + 2 * K.kElements + 2 * stage * Tiles::Query::kElements};
-    };
-    auto douts = [&](int stage) { return typename Tiles::Query{queries(stage).memory + Tiles::Query::kElements}; };
-    auto row_stats = [&](int stage) {
-        return reinterpret_cast<RowStats*>(shared + Tiles::kTileBytes / sizeof(bf16)) + stage * kQueries;
-    };
-    auto first_keys = [&](int stage) { return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries; };
-
     const int b = static_cast<int>(blockIdx.z);
     const int kv = static_cast<int>(blockIdx.y);
     const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the longest blocks start first
@@ -160,14 +159,14 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     auto fetch = [&](int head, int query, int stage) {
         const int thread = static_cast<int>(threadIdx.x);
         const int t = query + thread;
-        queries(stage).start_copy(Tiles::Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row), s.packed_row,
-                                  s.T - query);
-        douts(stage).start_copy(Tiles::Query::first_chunk(s.plain(dout, b, query, head), s.plain_row), s.plain_row,
-                                s.T - query);
+        tiles.queries(stage).start_copy(Tiles::Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row),
+                                        s.packed_row, s.T - query);
+        tiles.douts(stage).start_copy(Tiles::Query::first_chunk(s.plain(dout, b, query, head), s.plain_row),
+                                      s.plain_row, s.T - query);
         if (thread < kQueries) {
             const RowStats* from = stats + s.row(b, head, 0);
-            cp_async<8>(row_stats(stage) + thread, t < s.T ? from + t : from, t < s.T);
-            if (documents) cp_async<4>(first_keys(stage) + thread, t < s.T ? documents + t : documents, t < s.T);
+            cp_async<8>(tiles.row_stats(stage) + thread, t < s.T ? from + t : from, t < s.T);
+            if (documents) cp_async<4>(tiles.first_keys(stage) + thread, t < s.T ? documents + t : documents, t < s.T);
         }
     };
     const bf16* k = K.first_chunk(s.packed(qkv, b, key, s.NH + kv), s.packed_row);
@@ -185,8 +184,8 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         const int next_query = last_of_head ? begin : query + kQueries;
         if (next_head < (kv + 1) * s.group) fetch(next_head, next_query, stage ^ 1);
 
-        const RowStats* rows = row_stats(stage);
-        const int* first = first_keys(stage);
+        const RowStats* rows = tiles.row_stats(stage);
+        const int* first = tiles.first_keys(stage);
         const int last_query = query + kQueries < s.T ? query + kQueries - 1 : s.T - 1;
         const int lowest = documents ? first[0] : 0;
         const int highest = documents ? first[last_query - query] : 0;
@@ -194,25 +193,25 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
             float p[M][N][4] = {};
             tile_multiply<M, N, HS / 16>(
                 p, [&](auto& a, int m, int k) { warp_K.load_a(a, 16 * m, k); },
-                [&](auto& q2, int n, int k) { queries(stage).load_b_of_rows(q2, 16 * n, k); });
+                [&](auto& q2, int n, int k) { tiles.queries(stage).load_b_of_rows(q2, 16 * n, k); });
             for_columns<M, N>(p, rows,
                               [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
             if (query < warp_last || highest > warp_first)
                 mask_transposed(p, warp_first, query, documents ? first : nullptr);
             tile_multiply<M, C, kQueries / 16>(
                 dv, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
-                [&](auto& dy2, int n, int k) { douts(stage).load_b(dy2, 16 * k, n); });
+                [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b(dy2, 16 * k, n); });
 
             float dp[M][N][4] = {};
             tile_multiply<M, N, HS / 16>(
                 dp, [&](auto& a, int m, int k) { warp_V.load_a(a, 16 * m, k); },
-                [&](auto& dy2, int n, int k) { douts(stage).load_b_of_rows(dy2, 16 * n, k); });
+                [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b_of_rows(dy2, 16 * n, k); });
             for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
 #pragma unroll
             for (int m = 0; m < M; ++m) multiply_scores(p[m], dp[m]);
             tile_multiply<M, C, kQueries / 16>(
                 dk, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
-                [&](auto& q2, int n, int k) { queries(stage).load_b(q2, 16 * k, n); });
+                [&](auto& q2, int n, int k) { tiles.queries(stage).load_b(q2, 16 * k, n); });
         }
         finish_copies();
         head = next_head;

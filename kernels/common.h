@@ -132,16 +132,17 @@ struct RowShape {
 };
 
 // This lane's part of a row that is read several times: held in registers if it fits, else read again (from cache).
-template <typename T, typename Shape>
+// First keep() all vectors in a loop of its own, so that all loads start before the first is waited for.
+template <typename T, typename Shape, bool HOLD = (Shape::kHeld > 0)>
 struct RowCache {
-    Vec<T, Shape::kWidth> held[Shape::kHeld > 0 ? Shape::kHeld : 1];
+    Vec<T, Shape::kWidth> held[HOLD ? Shape::kHeld : 1];
 
-    __device__ __forceinline__ void keep(int slot, const Vec<T, Shape::kWidth>& x) {
-        if constexpr (Shape::kHeld > 0) held[slot] = x;
+    __device__ __forceinline__ void keep(int slot, const T* p) {
+        if constexpr (HOLD) held[slot] = load_vec<Shape::kWidth>(p);
     }
     // Vector `slot`, whose memory is p.
     __device__ __forceinline__ Vec<float, Shape::kWidth> get(int slot, const T* p) const {
-        if constexpr (Shape::kHeld > 0) {
+        if constexpr (HOLD) {
             return load_floats<Shape::kWidth>(held[slot].v);
         } else {
             return load_floats<Shape::kWidth>(p);

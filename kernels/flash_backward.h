@@ -21,12 +21,26 @@ __device__ inline int document_end(const int* documents, int t, int T) {
     return low;
 }
 
-// Calls f(x, stats) for each score of a transposed product, whose columns are queries.
-template <int M, int N, typename F>
-__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const RowStats* rows, F f) {
+// Reads the statistics of the rows of query head h; of rows beyond T they are 0.
+template <int M, int HS>
+__device__ __forceinline__ void load_row_stats(RowStats (&of_row)[M][2], const RowStats* stats,
+                                               const FlashRows<M, HS>& rows, int h) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int t = rows.row(m, half);
+            of_row[m][half] = t < rows.s.T ? stats[rows.s.row(rows.b, h, t)] : RowStats{};
+        }
+    }
+}
+
+// Calls f(x, of_query[column]) for each score x of a transposed product, whose columns are queries.
+template <int M, int N, typename T, typename F>
+__device__ __forceinline__ void for_columns(float (&x)[M][N][4], const T* of_query, F f) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const auto pair = load_vec<2>(rows + flash_column(n, 0));
+        const auto pair = load_vec<2>(of_query + flash_column(n, 0));
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll

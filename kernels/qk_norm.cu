@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(Shape::kBlock)
     }
     RowCache<T, Shape> cache;
     Vec<float, W> squares{};
+    Shape::for_each(width, [&](int slot, int j) { cache.keep(slot, x + j); });
     Shape::for_each(width, [&](int slot, int j) {
-        const Vec<T, W> v = load_vec<W>(x + j);
-        cache.keep(slot, v);
-        FOR_VEC(k, W) squares[k] += static_cast<float>(v[k]) * static_cast<float>(v[k]);
+        const auto v = cache.get(slot, x + j);
+        FOR_VEC(k, W) squares[k] += v[k] * v[k];
     });
     const float scale = 1.0f / sqrtf(Shape::sum(squares) / static_cast<float>(width) + eps);
     const T* weight = i < vectors.queries ? q_weight : k_weight;

@@ -49,6 +49,8 @@ void check_gemm(const Gemm& g) {
         check_operand("addend", g.addend, g.M, g.N);
         check_dtype("addend", g.addend.dtype, g.C.dtype);
     }
+    CHECK(!g.fast_accumulation || is_fp8(g.A.dtype), "gemm: fast accumulation of {}; it exists for FP8",
+          name_of(g.A.dtype));
     if (is_fp8(g.A.dtype) || is_fp8(g.B.dtype)) {
         check_fp8(g);
         if (g.epilogue == Epilogue::none) return;

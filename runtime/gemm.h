@@ -36,6 +36,7 @@ enum class Epilogue {
 // FP8 operands (GPUs from sm_89 on): A is not transposed, B is. Each is e4m3 or e5m2, but not both are e5m2. K and the
 // row strides of A and B are multiples of 16, rows and row strides of C are multiples of 16 bytes, and all data are
 // aligned to 16 bytes. C is bf16 or float. No batch and no symmetric C; the epilogue is none or, with a bf16 C, bias.
+// fast_accumulation (FP8 only): sums stay in tensor cores, which keep fewer bits of them (cpu/fast_accumulation.h).
 struct Gemm {
     int M = 0, N = 0, K = 0;
     bool trans_a = false, trans_b = false;  // A stored K x M; B stored N x K (a linear layer's weight)
@@ -52,6 +53,7 @@ struct Gemm {
     // The caller knows that C and the addend are symmetric (M = N, e.g. A A^T). The result is symmetric to the last
     // bit: the half below the diagonal is mirrored. If it pays, only that half is computed.
     bool symmetric = false;
+    bool fast_accumulation = false;
 };
 
 // Throws Error that names a shape, dtype or alignment if no library computes it.

@@ -166,17 +166,19 @@ LtKey key_of(const LtCall& c) {
             .epilogue = epilogue_of(c),
             .bias_alignment = c.bias() ? alignment(g.bias, 1) : 0,
             .aux_ld = c.has_aux() ? g.aux.ld : 0,
-            .aux_alignment = c.has_aux() ? alignment(g.aux, 1) : 0};
+            .aux_alignment = c.has_aux() ? alignment(g.aux, 1) : 0,
+            .fast_accumulation = g.fast_accumulation};
 }
 
 std::string text_of(const LtKey& key) {
     const auto matrix = [](const LtMatrixKey& m) {
         return fmt::format("{} ld {} stride {} align {}", name_of(m.dtype), m.ld, m.stride, m.alignment);
     };
-    return fmt::format("{} of {} x {} x {}: A{} {}, B{} {}, C {}, addend{}{} {}, epilogue {} {} {} {}", key.count,
+    return fmt::format("{} of {} x {} x {}: A{} {}, B{} {}, C {}, addend{}{} {}, epilogue {} {} {} {}{}", key.count,
                        key.M, key.N, key.K, key.trans_a ? "^T" : "", matrix(key.a), key.trans_b ? "^T" : "",
                        matrix(key.b), matrix(key.c), key.adds ? "" : " x 0", key.in_place ? " in place" : "",
-                       matrix(key.addend), key.epilogue, key.bias_alignment, key.aux_ld, key.aux_alignment);
+                       matrix(key.addend), key.epilogue, key.bias_alignment, key.aux_ld, key.aux_alignment,
+                       key.fast_accumulation ? ", fast accumulation" : "");
 }
 
 struct LtMatmul::Impl {
@@ -229,6 +231,7 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(c));
     if (c.bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.C.dtype));
     if (c.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.aux.ld);
+    if (g.fast_accumulation) set(p.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     set_pointers(p.operation, c);
     p.a = g.trans_b ? describe(g.B, g.N, g.K, c.count) : describe(g.B, g.K, g.N, c.count);
     p.b = g.trans_a ? describe(g.A, g.K, g.M, c.count) : describe(g.A, g.M, g.K, c.count);

@@ -47,6 +47,7 @@ struct LtKey {
     uint32_t bias_alignment;  // 0: no bias
     int64_t aux_ld;           // 0: no auxiliary output or input
     uint32_t aux_alignment;
+    bool fast_accumulation;
     auto operator<=>(const LtKey&) const = default;
 };
 LtKey key_of(const LtCall& c);

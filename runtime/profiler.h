@@ -1,6 +1,7 @@
 // Measures, with the clock of the device, the time of every kernel and every matrix product that is queued on a stream.
-// Nothing waits in between, so the work runs as it does without a profiler. If work is nested (a product launches
-// kernels), only the outer work counts.
+// The host never waits in between. But the events around a kernel keep it from starting before the one in front of it
+// has ended, as it otherwise may (runtime/simt.h), so a profiled step takes a little longer. If work is nested (a
+// product launches kernels), only the outer work counts.
 #pragma once
 
 #include <cstdint>

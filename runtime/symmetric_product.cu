@@ -59,42 +59,45 @@ __device__ __forceinline__ void store_chunk(T* to, const Vec<uint32_t, 4>& bits)
     store_vec(reinterpret_cast<uint32_t*>(to), bits);
 }
 
-// COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T). Grid: x over tiles, y over matrices.
-template <typename T, bool COLUMNS>
-__global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(SymmetricBatch<T> p) {
-    wait_for_earlier_kernels();
-    using Slice = TensorTile<T, COLUMNS ? kDepth : kSide, COLUMNS ? kSide : kDepth, kThreads>;
-    DYN_SHARED(T, shared);
-    auto slice_of_a = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
-    auto right = [&](int stage) { return Slice{shared + (2 * stage + 1) * kSlice}; };
-    const int thread = static_cast<int>(threadIdx.x);
-    const int warp = warp_of_thread();
-    const int lane = lane_of_thread();
+// A block's tile of C: of the rows and columns from row0 and column0 on, `rows` and `columns` exist.
+struct TilePlace {
     int down = 0;
     int across = static_cast<int>(blockIdx.x);  // tiles are counted row by row, up to the diagonal
-    while (across > down) across -= ++down;
-    const int row0 = down * kSide;
-    const int column0 = across * kSide;
-    const int rows = p.side - row0;
-    const int columns = p.side - column0;
+    int row0, column0, rows, columns;
+    // Of the warp's part in the tile.
+    int warp_row = warp_of_thread() / 2 * kWarpSide;
+    int warp_column = warp_of_thread() % 2 * kWarpSide;
+    __device__ __forceinline__ explicit TilePlace(int side) {
+        while (across > down) across -= ++down;
+        row0 = down * kSide;
+        column0 = across * kSide;
+        rows = side - row0;
+        columns = side - column0;
+    }
+};
 
-    const int64_t a0 = COLUMNS ? row0 : row0 * p.lda;
-    const int64_t b0 = COLUMNS ? column0 : column0 * p.ldb;
+constexpr int M = kWarpSide / 16;
+constexpr int N = kWarpSide / 8;
+using WarpSums = float[M][N][4];
+
+// sum += the warp's part of A B. COLUMNS: A and B are stored K x side (A^T A), else side x K (A A^T).
+template <typename T, bool COLUMNS>
+__device__ __forceinline__ void multiply_slices(WarpSums& sum, T* shared, const SymmetricBatch<T>& p,
+                                                const TilePlace& place) {
+    using Slice = TensorTile<T, COLUMNS ? kDepth : kSide, COLUMNS ? kSide : kDepth, kThreads>;
+    auto slice_of_a = [&](int stage) { return Slice{shared + 2 * stage * kSlice}; };
+    auto right = [&](int stage) { return Slice{shared + (2 * stage + 1) * kSlice}; };
+    const int64_t a0 = COLUMNS ? place.row0 : place.row0 * p.lda;
+    const int64_t b0 = COLUMNS ? place.column0 : place.column0 * p.ldb;
     const T* a = Slice::first_chunk(p.A + blockIdx.y * p.stride_a + a0, p.lda);
     const T* b = Slice::first_chunk(p.B + blockIdx.y * p.stride_b + b0, p.ldb);
     auto fetch = [&](int k, int stage) {
         const int depth = p.K - k;
-        slice_of_a(stage).start_copy(a, p.lda, COLUMNS ? depth : rows, COLUMNS ? rows : depth);
-        right(stage).start_copy(b, p.ldb, COLUMNS ? depth : columns, COLUMNS ? columns : depth);
+        slice_of_a(stage).start_copy(a, p.lda, COLUMNS ? depth : place.rows, COLUMNS ? place.rows : depth);
+        right(stage).start_copy(b, p.ldb, COLUMNS ? depth : place.columns, COLUMNS ? place.columns : depth);
         a += COLUMNS ? kDepth * p.lda : kDepth;
         b += COLUMNS ? kDepth * p.ldb : kDepth;
     };
-
-    constexpr int M = kWarpSide / 16;
-    constexpr int N = kWarpSide / 8;
-    const int warp_row = warp / 2 * kWarpSide;
-    const int warp_column = warp % 2 * kWarpSide;
-    float sum[M][N][4] = {};
     fetch(0, 0);
     finish_copies();
     for (int k0 = 0, stage = 0; k0 < p.K; k0 += kDepth, stage ^= 1) {
@@ -103,29 +106,35 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
             sum,
             [&](auto& x, int m, int k) {
                 if constexpr (COLUMNS) {
-                    slice_of_a(stage).load_a_of_columns(x, 16 * k, warp_row / 16 + m);
+                    slice_of_a(stage).load_a_of_columns(x, 16 * k, place.warp_row / 16 + m);
                 } else {
-                    slice_of_a(stage).load_a(x, warp_row + 16 * m, k);
+                    slice_of_a(stage).load_a(x, place.warp_row + 16 * m, k);
                 }
             },
             [&](auto& x2, int n, int k) {
                 if constexpr (COLUMNS) {
-                    right(stage).load_b(x2, 16 * k, warp_column / 16 + n);
+                    right(stage).load_b(x2, 16 * k, place.warp_column / 16 + n);
                 } else {
-                    right(stage).load_b_of_rows(x2, warp_column + 16 * n, k);
+                    right(stage).load_b_of_rows(x2, place.warp_column + 16 * n, k);
                 }
             });
         finish_copies();
     }
+}
 
-    const ResultTile<T> tile{shared};
+// tile = alpha sum + beta addend, rounded.
+template <typename T>
+__device__ __forceinline__ void finish_tile(const ResultTile<T>& tile, const WarpSums& sum, const SymmetricBatch<T>& p,
+                                            const TilePlace& place) {
     constexpr int kChunks = ResultTile<T>::kChunks;
+    const int lane = lane_of_thread();
     if (p.beta != 0.0f) {
-        const T* addend = p.addend + blockIdx.y * p.stride_addend + row0 * p.ld_addend + column0;
-        for (int i = thread; i < kSide * kChunks; i += kThreads) {
+        const T* addend = p.addend + blockIdx.y * p.stride_addend + place.row0 * p.ld_addend + place.column0;
+        for (int i = static_cast<int>(threadIdx.x); i < kSide * kChunks; i += kThreads) {
             const int row = i / kChunks;
             const int c = i % kChunks;
-            cp_async<16>(tile.chunk(row, c), addend + row * p.ld_addend + 8 * c, row < rows && 8 * c < columns);
+            cp_async<16>(tile.chunk(row, c), addend + row * p.ld_addend + 8 * c,
+                         row < place.rows && 8 * c < place.columns);
         }
         finish_copies();
     }
@@ -136,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         for (int n = 0; n < N; ++n) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                T* pair = tile.chunk(warp_row + 16 * m + 8 * half + lane / 4, warp_column / 8 + n) + lane % 4 * 2;
+                T* pair =
+                    tile.chunk(place.warp_row + 16 * m + 8 * half + lane / 4, place.warp_column / 8 + n) + lane % 4 * 2;
                 float low = p.alpha * sum[m][n][2 * half];
                 float high = p.alpha * sum[m][n][2 * half + 1];
                 if (p.beta != 0.0f) {
@@ -149,15 +159,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
         }
     }
     __syncthreads();
+}
 
+// Writes the tile to C, and its mirror image.
+template <typename T>
+__device__ __forceinline__ void store_tile(const ResultTile<T>& tile, const SymmetricBatch<T>& p,
+                                           const TilePlace& place) {
+    constexpr int kChunks = ResultTile<T>::kChunks;
+    const int lane = lane_of_thread();
     T* C = p.C + blockIdx.y * p.stride_c;
-    const bool diagonal = down == across;
-    for (int i = thread; i < kSide * kChunks && !diagonal; i += kThreads) {
+    const bool diagonal = place.down == place.across;
+    for (int i = static_cast<int>(threadIdx.x); i < kSide * kChunks && !diagonal; i += kThreads) {
         const int row = i / kChunks;
         const int c = i % kChunks;
-        if (row < rows && 8 * c < columns) store_chunk(C + (row0 + row) * p.ldc + column0 + 8 * c, tile.bits(row, c));
+        if (row < place.rows && 8 * c < place.columns)
+            store_chunk(C + (place.row0 + row) * p.ldc + place.column0 + 8 * c, tile.bits(row, c));
     }
-    for (int i = warp; i < kChunks * kSide / 32; i += kThreads / 32) {
+    for (int i = warp_of_thread(); i < kChunks * kSide / 32; i += kThreads / 32) {
         const int c = i / (kSide / 32);
         const int part = i % (kSide / 32);
         Vec<uint32_t, 4> bits = tile.mirrored(part, c);
@@ -171,8 +189,22 @@ __global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(Sy
                 bits[j] = (below[j] & mask) | (bits[j] & ~mask);
             }
         }
-        if (row < columns && column < rows) store_chunk(C + (column0 + row) * p.ldc + row0 + column, bits);
+        if (row < place.columns && column < place.rows)
+            store_chunk(C + (place.column0 + row) * p.ldc + place.row0 + column, bits);
     }
+}
+
+// Grid: x over tiles, y over matrices.
+template <typename T, bool COLUMNS>
+__global__ void __launch_bounds__(kThreads, kBlocks) symmetric_product_kernel(SymmetricBatch<T> p) {
+    wait_for_earlier_kernels();
+    DYN_SHARED(T, shared);
+    const TilePlace place(p.side);
+    WarpSums sum = {};
+    multiply_slices<T, COLUMNS>(sum, shared, p, place);
+    const ResultTile<T> tile{shared};
+    finish_tile(tile, sum, p, place);
+    store_tile(tile, p, place);
 }
 
 int64_t tiles_of(int side) {

@@ -34,7 +34,6 @@ RULES = {
 ALLOWED = {
     "bench": "long",
     "kernels": "long",
-    "runtime": "long",
     "test/kernels": "adjective",
     "test/model_gpu": "adjective",
     "test/oracle": "ternary",

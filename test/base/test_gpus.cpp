@@ -10,6 +10,7 @@ TEST_CASE("base/gpus: the FLOP/s of a device follow from the name that it report
     REQUIRE(peak_bf16_flops("NVIDIA H100 PCIe") == 756e12);
     REQUIRE(peak_bf16_flops("NVIDIA H100 NVL") == 835e12);
     REQUIRE(peak_bf16_flops("NVIDIA H800") == 989e12);
+    REQUIRE(peak_bf16_flops("NVIDIA GB200") == 360e15 / 2 / 72);
     REQUIRE(peak_bf16_flops("NVIDIA A800-SXM4-80GB") == 312e12);
     REQUIRE(peak_bf16_flops("NVIDIA A100-PCIE-40GB") == 312e12);
     REQUIRE(peak_bf16_flops("NVIDIA H100 80GB HBM3 MIG 3g.40gb") == 0);

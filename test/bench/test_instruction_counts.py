@@ -80,6 +80,26 @@ class InstructionCounts(Case):
                 (80, "BRA 0x30")]
         self.assertEqual(instruction_counts.loops_with("LDG.E.128", code), [[text for _, text in code[:4]]])
 
+    def test_exponentials_are_counted_between_the_waits_of_the_loop(self):
+        wait, exponential = "WARPGROUP.DEPBAR.LE gsb0, 0x1", "MUFU.EX2 R1, R1"
+        body = ["HGMMA.64x64x16.F32.BF16 R0", exponential, wait, exponential, exponential, "FADD R1", wait, exponential,
+                wait, exponential, "BRA 0x0"]
+        code = [(16 * i, text) for i, text in enumerate([*body, wait, exponential, wait])]
+        kernel = {**KERNEL, "anchor": "HGMMA.*"}
+        self.assertEqual(instruction_counts.exponentials_between_waits(kernel, code), [2, 1])
+
+    def test_a_wait_above_the_exponentials_fails_by_name(self):
+        for before, after, refused in (([64], [64], False), ([64], [66], False), ([64], [1], True),
+                                       ([64, 0], [0, 64], True), ([64], [64, 0], True), ([64], [], True)):
+            lines = instruction_counts.earlier_waits({"forward": {"exponentials": before}},
+                                                     {"forward": {"exponentials": after}, "copy": {}})
+            self.assertEqual(lines, [f"forward: {after} exponentials between its waits, {before} before"] * refused)
+        status, printed, path = self.run_main(exponentials=[3])
+        self.assertIn("an earlier wait", status)
+        self.assertEqual(printed, "copy: [] exponentials between its waits, [3] before\n")
+        _, _, path = self.run_main("--write", exponentials=[3])
+        self.assertEqual(json.loads(path.read_text())["copy"]["exponentials"], [])
+
     def test_a_missing_kernel_or_loop_is_named(self):
         with self.assertRaisesRegex(SystemExit, "no kernel other"):
             self.count(function="other")
