@@ -3,7 +3,7 @@
 #   BACKEND=cuda|cpu    NVIDIA's libraries, or cpu/'s (default: cuda if this machine has nvcc and an NVIDIA GPU)
 #   MARCH=...           the CPU's instruction set (default -march=native)
 #   CUDA_ARCH=...       nvcc -gencode flags (default: for this machine's GPU, or for all architectures)
-#   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (`make deps-headers` fills build/deps/include)
+#   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (default: build/deps/include, from `make deps-headers`)
 #   CATCH2_INCLUDE=DIR  extra folder with Catch2's header
 #   JOBS=N              compile N files at a time (default: one per core, but at most one per 600 MB of free memory)
 #   SETUP=0             never install anything
@@ -28,6 +28,7 @@ ifndef BACKEND
 BACKEND := $(shell scripts/find_cuda.sh backend)
 endif
 override BACKEND := $(BACKEND:host=cpu)
+DEPS_INCLUDE ?= $(wildcard build/deps/include)
 ifeq ($(filter $(BACKEND),cuda cpu),)
 $(error BACKEND=$(BACKEND): it is cuda or cpu)
 endif
@@ -91,7 +92,8 @@ LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One folder per kind of build. CPP_NAME compiles .cpp files and links, CU_NAME compiles .cu files. The name begins with
 # the backend. cuda-model: programs that nvcc compiles for the modelled GPU.
-FOLDERS := cpu cpu-asan cpu-v2 cpu-v3 cuda cuda-check cuda-model
+# cuda-bundle: for another machine.
+FOLDERS := cpu cpu-asan cpu-v2 cpu-v3 cuda cuda-check cuda-model cuda-bundle
 CPP_cpu        = $(CXX_cpu)
 CPP_cpu-asan   = $(CXX_asan)
 CPP_cpu-v2     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v2
@@ -99,12 +101,14 @@ CPP_cpu-v3     = $(filter-out $(MARCH),$(CXX_cpu)) -march=x86-64-v3
 CPP_cuda       = $(CXX_cuda)
 CPP_cuda-check = $(CXX_cuda)
 CPP_cuda-model = $(CXX_cuda)
+CPP_cuda-bundle = $(CXX_cuda) -static-libstdc++ -static-libgcc
 CU_cpu         = $(CPP_cpu) -x c++
 CU_cpu-asan    = $(CPP_cpu-asan) -x c++
 CU_cpu-v2      = $(CPP_cpu-v2) -x c++
 CU_cpu-v3      = $(CPP_cpu-v3) -x c++
 CU_cuda        = $(NVCC_cuda) $(CUDA_ARCH)
 CU_cuda-check  = $(NVCC_cuda) $(ARCH_all) -Xptxas -v
+CU_cuda-bundle = $(filter-out -lineinfo,$(NVCC_cuda)) $(ARCH_all)
 CU_cuda-model  = $(NVCC_cuda) $(PTX_both) --no-compress
 
 backend = $(firstword $(subst -, ,$1))
@@ -218,8 +222,9 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 
 # The program tests use the GPU's default options, with one GPU for each of up to eight ranks. They take half an hour.
 # CHOICE=short omits the tests that other builds run as well; RUN_FLAGS="--only NAME" omits all program tests.
-PROGRAM_TESTS := model_gpu $(if $(filter short,$(CHOICE)),,train generate ranks resume)
-MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS)) $(MODEL_GPU) $(addprefix build/cpu/,$(PROGRAMS))
+PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,train generate ranks resume)
+MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS) bench/bench_gpu) $(MODEL_GPU) \
+            $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(PROGRAM_TESTS:%=test/programs/test_%.py))
@@ -244,8 +249,15 @@ check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report r
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
-gpu-check:  ## Build, test, sanitize, train and time on this machine's GPU (25 minutes; PARTS="build tests" for less)
-	@scripts/gpu_check.sh $(PARTS)
+# SECONDS limits a call; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+FIRST := tests train_gpt2 train_llama bench/bench_gpu
+gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages (STAGES="a b", SECONDS=520)
+	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) $(SECONDS:%=--seconds %) $(FIRST_FLAGS) $(STAGES)
+
+# Without MPI, so that the programs need nothing but the driver and CUDA's libraries.
+gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)
+	+@$(MAKE) MPI_INCLUDE= MPI_LIBS= $(FIRST:%=build/cuda-bundle/%)
+	@scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/scripts/test_docs.py
@@ -291,9 +303,6 @@ bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program i
 	@$(PYTHON) bench/bench_shared.py
 	@$(PYTHON) bench/bench_checkpoint.py
 
-bench-gpu: build/$(BACKEND)/bench/bench_gpu  ## Attention, kernels and steps beside PyTorch's (9 minutes)
-	@$(PYTHON) bench/bench_gpu.py $<
-
 # These goals build cpu/ with either backend and need its libraries.
 SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults build/model-gpu/%,\
     $(MAKECMDGOALS)),cpu,$(BACKEND))
@@ -306,7 +315,7 @@ check-packages:
 venv: | packages
 	@scripts/setup.sh venv
 
-# For a GPU machine without packages, which then builds with make DEPS_INCLUDE=build/deps/include.
+# For a GPU machine without packages.
 deps-headers:  ## Copy header-only dependencies to build/deps/include, to carry to another machine
 	@mkdir -p build/deps/include
 	@cp -rL $(wildcard $(addprefix /usr/include/,fmt nlohmann catch2 xxhash.h)) build/deps/include
@@ -340,6 +349,6 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-check \
-        check-layers test-docs syntax lint tidy bench bench-gpu setup packages check-packages venv \
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-first \
+        gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages venv \
         deps-headers format format-check clean help

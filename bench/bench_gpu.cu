@@ -1,19 +1,26 @@
-// Measures this engine for `make bench-gpu` (bench/bench_gpu.py compares it with PyTorch) and prints one JSON object
-// per line. Each operation states its FLOPs and the least number of bytes that it must move. Products use the
-// algorithms that --autotune would select. Without a GPU nothing runs, and "ms" is null.
+// Measures attention at several T and HS, each kernel of a GPT-2 124M step and the copy bandwidth, for `make gpu-first`
+// (scripts/first_hour/speed.py), and prints one JSON object per line. Each operation states its FLOPs and the least
+// number of bytes that it must move. Products use the algorithms that --autotune would select.
 //
-//   bench_gpu                      attention at several T and HS, each kernel of a GPT-2 124M step, copy bandwidth
-//   bench_gpu train T gemm|flash   median milliseconds of a GPT-2 124M training step of 65536 tokens
+//   bench_gpu                      all operations; without a GPU nothing runs, and "ms" is null
+//   bench_gpu --list               the operations; nothing runs
+//   bench_gpu --input-file FILE    those whose names are lines of FILE, in which \ escapes a character
+//
+// Also writes their starts and results to the file TEON_TEST_LOG, as the test programs do, so that a kernel that hangs
+// or fails has a name and scripts/run_tests.py continues with the others.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/gpus.h"
 #include "base/integer.h"
 #include "bench/benchmark.h"
-#include "bench/training_step.h"
 #include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -21,6 +28,7 @@
 #include "kernels/classifier.h"
 #include "kernels/fill.h"
 #include "kernels/norm.h"
+#include "kernels/reduce.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 
@@ -42,8 +50,8 @@ public:
         fill(bytes);
     }
     // Frees the operation's tensors and fills their memory with normal numbers again.
-    void reset() {
-        if (gpu_) fill(used_);
+    void reset(bool written = true) {
+        if (gpu_ && written) fill(used_);
         used_ = 0;
     }
     template <typename E>
@@ -72,24 +80,56 @@ private:
     Buffer<float> normal_;
 };
 
+// The names of the operations to run, one per line; nullopt: all.
+using Names = std::optional<std::set<std::string>>;
+
+Names read_names(const char* path) {
+    std::ifstream file(path);
+    CHECK_USAGE(file, "bench_gpu --input-file {}: cannot be read", path);
+    std::set<std::string> names;
+    for (std::string line; std::getline(file, line);) {
+        std::erase(line, '\\');
+        names.insert(line);
+    }
+    return names;
+}
+
 struct Bench {
     Context context;
-    bool gpu = device_info().is_gpu;
+    bool gpu;
+    Names names;
     Memory memory{gpu, int64_t{6} << 30, context.stream};
+    std::FILE* log = std::getenv("TEON_TEST_LOG") ? std::fopen(std::getenv("TEON_TEST_LOG"), "w") : nullptr;
 
-    Bench() { context.linalg.search_algorithms({}, nullptr); }
-
-    // Milliseconds per run; null without a GPU.
-    std::string measure(const std::function<void()>& run) {
-        return gpu ? fmt::format("{:.6f}", bench::measure(context.stream, run).median) : "null";
+    Bench(bool gpu, Names names) : gpu(gpu), names(std::move(names)) {
+        if (gpu) context.linalg.search_algorithms({}, nullptr);
     }
-    // Measures and prints an operation that a step runs `count` times, and frees its tensors.
-    void kernel(const char* name, int count, double flops, double bytes, const std::function<void()>& run) {
-        fmt::print(R"({{"kind": "kernel", "name": "{}", "count": {}, "flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
-                   "\n",
-                   name, count, flops, bytes, measure(run));
+
+    // Measures and prints an operation. `row` is its description without the last figure, milliseconds per run. Returns
+    // whether the operation was wanted.
+    bool operation(const std::string& name, const std::string& row, const std::function<void()>& run) {
+        if (names && !names->contains(name)) return false;
+        note("started", name, "");
+        const std::string ms = gpu ? fmt::format("{:.6f}", bench::measure(context.stream, run).median) : "null";
+        const std::string text = fmt::format(R"({{"name": "{}", {}, "ms": {}}})", name, row, ms);
+        fmt::print("{}\n", text);
         std::fflush(stdout);
-        memory.reset();
+        note("passed", name, text);
+        return true;
+    }
+    // Likewise for an operation that a step runs `count` times; frees its tensors.
+    void kernel(const char* name, int count, double flops, double bytes, const std::function<void()>& run) {
+        memory.reset(operation(
+            name,
+            fmt::format(R"("kind": "kernel", "count": {}, "flops": {:.0f}, "bytes": {:.0f})", count, flops, bytes),
+            run));
+    }
+
+private:
+    void note(const char* what, const std::string& name, const std::string& detail) {
+        if (!log) return;
+        fmt::print(log, "{}\t{}\t{}\n", what, name, detail);
+        std::fflush(log);
     }
 };
 
@@ -127,24 +167,31 @@ void attention(Bench& b) {
             const AttentionTensors t(b.memory, s);
             Context& c = b.context;
             const double tensor = attention_rows(s) * s.NH * s.HS * sizeof(T);  // bytes of one of q, k, v, out
+            bool written = false;
             auto print = [&](const char* method, const char* pass, int products, int tensors,
                              const std::function<void()>& run) {
-                fmt::print(
-                    R"({{"kind": "attention", "method": "{}", "pass": "{}", "B": {}, "T": {}, "NH": {}, "HS": {}, )"
-                    R"("flops": {:.0f}, "bytes": {:.0f}, "ms": {}}})"
-                    "\n",
-                    method, pass, s.B, s.T, s.NH, s.HS, attention_flops(s, products), tensors * tensor, b.measure(run));
-                std::fflush(stdout);
+                const std::string name = fmt::format("attention {}, {}, T {}, HS {}", pass, method, s.T, s.HS);
+                const std::string row = fmt::format(
+                    R"("kind": "attention", "method": "{}", "pass": "{}", "B": {}, "T": {}, "NH": {}, "HS": {}, )"
+                    R"("flops": {:.0f}, "bytes": {:.0f})",
+                    method, pass, s.B, s.T, s.NH, s.HS, attention_flops(s, products), tensors * tensor);
+                written = b.operation(name, row, run) || written;
             };
-            print("flash", "forward", 2, 4,
-                  [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, c.stream); });
-            print("flash", "backward", 5, 8, [&] {
-                flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c.stream);
-            });
+            for (const Kernels kernels : {Kernels::fastest, Kernels::portable}) {
+                c.stream.set_kernels(kernels);
+                const char* method = kernels == Kernels::fastest ? "flash" : "flash portable";
+                print(method, "forward", 2, 4,
+                      [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, c.stream); });
+                print(method, "backward", 5, 8, [&] {
+                    flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s,
+                                             c.stream);
+                });
+            }
+            c.stream.set_kernels(Kernels::fastest);
             print("gemm", "forward", 2, 4, [&] { attention_forward(t.out, t.lse, t.scratch, t.qkv, nullptr, s, c); });
             print("gemm", "backward", 5, 8,
                   [&] { attention_backward(t.dqkv, t.scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, c); });
-            b.memory.reset();
+            b.memory.reset(written);
         }
     }
 }
@@ -344,41 +391,21 @@ void step_kernels(Bench& b) {
     b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
 }
 
-// Measures steps of 65536 random tokens in micro-batches of 16384, with AdamW and clipping, without CUDA graphs.
-void train(int length, AttentionKind attention) {
-    DecoderConfig c = gpt2_family().config("small");
-    c.max_T = length;
-    DecoderRun run{16384 / length, length, DType::bf16};
-    run.attention = attention;
-    bench::TrainingStep step(c, run, 4);
-    step.context.linalg.search_algorithms({}, nullptr);
-    step.median_ms(10);  // warm-up
-    fmt::print(R"({{"kind": "train", "T": {}, "attention": "{}", "ms": {:.4f}, "tokens": {}}})"
-               "\n",
-               length, name_of(attention), step.median_ms(30), step.tokens());
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
     return bench::run_main([&] {
+        const std::vector<std::string> words(argv + 1, argv + argc);
+        const bool list = words == std::vector<std::string>{"--list"};
+        const bool named = words.size() == 2 && words[0] == "--input-file";
+        CHECK_USAGE(words.empty() || list || named, "bench_gpu: takes no arguments, --list, or --input-file FILE");
         const DeviceInfo info = device_info();
         fmt::print(R"({{"kind": "device", "name": "{}", "gpu": {}, "peak_bf16_flops": {:.0f}, )"
                    R"("h200_flops": {:.0f}, "h200_bytes": {:.0f}}})"
                    "\n",
                    info.name, info.is_gpu, info.peak_bf16_flops, kH200.tflops * 1e12, kH200.gb_per_s * 1e9);
-        if (argc == 4 && argv[1] == std::string("train")) {
-            CHECK_USAGE(info.is_gpu, "bench_gpu train: needs a GPU");
-            const std::string kind = argv[3];
-            CHECK_USAGE(kind == "gemm" || kind == "flash", "bench_gpu train T {}: must be gemm or flash", kind);
-            const int length = std::atoi(argv[2]);
-            CHECK_USAGE(length >= 1 && 16384 % length == 0, "bench_gpu train {}: must divide 16384", argv[2]);
-            train(length, kind == "gemm" ? AttentionKind::gemm : AttentionKind::flash);
-        } else {
-            CHECK_USAGE(argc == 1, "bench_gpu: takes no arguments, or train T gemm|flash");
-            Bench bench;
-            attention(bench);
-            step_kernels(bench);
-        }
+        Bench bench(info.is_gpu && !list, named ? read_names(argv[2]) : std::nullopt);
+        attention(bench);
+        step_kernels(bench);
     });
 }

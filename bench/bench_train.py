@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     args = parser.parse_args()
     if starts.on_gpu():
-        print("SKIPPED: bench_train compares CPUs; for a GPU: make bench-gpu")
+        print("SKIPPED: bench_train compares CPUs; for a GPU: make gpu-first")
         return
     python = find_torch(args.python)
     if not python:

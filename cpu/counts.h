@@ -13,6 +13,7 @@ struct Counters {
     std::atomic<int64_t> waits = 0, event_waits = 0;
     std::atomic<int64_t> frees_that_wait = 0;  // frees that waited for unfinished work
     std::atomic<int64_t> pageable_waits = 0;   // copies that waited because their host memory is pageable
+    std::atomic<int64_t> early_launches = 0;   // of kernels that may start before the one before them has ended
 };
 inline Counters counters;
 

@@ -68,9 +68,10 @@ void check(const AttentionShape& s, std::initializer_list<const void*> pointers)
         CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0, "flash attention: a tensor is not 16-byte aligned");
 }
 
-// The implementation for this device.
-const FlashImplementation& implementation(int head_size) {
-    static const int capability = device_info().compute_capability;
+// The implementation for this device and stream.
+const FlashImplementation& implementation(int head_size, const Stream& stream) {
+    static const int device = device_info().compute_capability;
+    const int capability = stream.kernels() == Kernels::portable ? std::min(device, 80) : device;
     const FlashImplementation* row = flash_implementation(
         capability, head_size, DType::bf16, [&](const FlashImplementation& r) { return r.has_code(head_size); });
     CHECK(row != nullptr, "flash attention: this program has no kernels for compute capability {}", capability);
@@ -94,7 +95,7 @@ size_t flash_attention_scratch_bytes(const AttentionShape& s, bool sums_columns)
 void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
                              const Stream& stream) {
     check(s, {out, qkv});
-    implementation(s.HS).forward({out, lse, qkv, doc_start, s}, stream);
+    implementation(s.HS, stream).forward({out, lse, qkv, doc_start, s}, stream);
 }
 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
@@ -110,7 +111,7 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         launch<flash_attention_stats_kernel<HS>>({dim3(ceil_div(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
                                                  stream, stats, dout, out, lse, FlashShape<HS>(s, doc_start));
     });
-    const int rows = implementation(s.HS).backward({dqkv, partial, dout, qkv, stats, doc_start, s}, stream);
+    const int rows = implementation(s.HS, stream).backward({dqkv, partial, dout, qkv, stats, doc_start, s}, stream);
     if (dbias == nullptr) return;
     const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
     add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);

@@ -272,6 +272,11 @@ void add_run_flags(OptionTable& t, Options& o) {
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
         "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
         "--optimizer soap); auto: on a GPU");
+    t.choice(
+        "--kernels", o.kernels,
+        "on a GPU: the fastest kernels for it, each of which may start while the one before it ends; the same, one "
+        "after the other (in-turn, the same numbers); or likewise, and only those that A100 has too (portable, "
+        "other last bits on H100 and H200), where a newer one is at fault");
     Choices<std::optional<Sharding>> shardings = {{"auto", std::nullopt}};
     for (const auto& [value, name] : kEnumNames<Sharding>) shardings.push_back({std::string(name), value});
     t.choice("--shard", o.shard, shardings,

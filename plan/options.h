@@ -16,6 +16,7 @@
 #include "model/param_layout.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "runtime/device.h"
 
 namespace teon {
 
@@ -61,6 +62,7 @@ struct Options {
     uint64_t seed = 1337;
     int64_t eval_every = 250, eval_tokens = 0, log_every = 1, diagnose_every = 0;
     std::optional<bool> graphs;
+    Kernels kernels = Kernels::fastest;
     std::optional<Sharding> shard;  // nullopt: by memory
     Offload offload;
     int offload_blocks = 0;              // 0: the fewest that fit

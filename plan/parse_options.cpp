@@ -139,7 +139,8 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
                 o.offload.activations ? "all" : "optimizer");
     if (!o.offload.activations) o.offload_blocks = 0;  // a run's config.json may have a number
     needs({"--rank-logs"}, !o.out.empty(), "--out");
-    needs({"--ranks", "--bandwidth"}, o.plan_only, "--plan-only (a run's ranks come from mpirun, torchrun or srun)");
+    needs({"--ranks", "--bandwidth"}, o.plan_only,
+          "--plan-only (a run's ranks come from local.py, mpirun, torchrun or srun)");
     needs({"--constant-ratio"}, row_of(o.schedule.kind).holds_peak,
           ("--schedule " + schedules_that_hold_peak()).c_str());
     needs({"--min-lr-ratio"}, row_of(o.schedule.kind).fall, "a --schedule that decays");
@@ -162,7 +163,8 @@ ProgramText program_text(const ModelFamily& family) {
         fmt::format("Trains {} language models on token shards, which scripts/prepare.py makes.", family.title),
         {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
          fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
-         fmt::format("mpirun -np 8 ./{} --data datasets/NAME --out runs/NAME  # a process per GPU", family.program())},
+         fmt::format("python3 scripts/launch/local.py -n 8 ./{} --data datasets/NAME --out runs/NAME  # 8 GPUs",
+                     family.program())},
         {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
          "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "base/enum_names.h"
 #include "base/integer.h"
 
 namespace teon {
@@ -52,6 +53,15 @@ void destroy_graph(void* graph);
 
 }  // namespace detail
 
+// The kernels that a stream launches: the fastest for its device, each of which may start while the one before it ends
+// (runtime/simt.h); the same, each after the end of the one before it; or likewise, and of those that exist for several
+// architectures the one for sm_80, so that a fault of a newer one does not stop a run.
+enum class Kernels { fastest, in_turn, portable };
+template <>
+inline constexpr auto kEnumNames<Kernels> = enum_names<Kernels>({{Kernels::fastest, "fastest"},
+                                                                 {Kernels::in_turn, "in-turn"},
+                                                                 {Kernels::portable, "portable"}});
+
 // An ordered queue of work. On a CPU, work is done when the call that queues it returns, except on streams with
 // communication.
 class Stream {
@@ -62,9 +72,12 @@ public:
     void* handle() const { return handle_.get(); }
     Profiler* profiler() const { return profiler_; }  // records the work queued here (runtime/profiler.h), or null
     void set_profiler(Profiler* p) { profiler_ = p; }
+    Kernels kernels() const { return kernels_; }
+    void set_kernels(Kernels k) { kernels_ = k; }
 
 private:
     detail::Handle<detail::destroy_stream> handle_;
+    Kernels kernels_ = Kernels::fastest;
     Profiler* profiler_ = nullptr;
 };
 

@@ -25,7 +25,9 @@ bool on_cpus() { return std::string_view(backend_name()) != "cuda"; }
 bool meets_through_mpi(const Launch& l) { return l.mpi || on_cpus(); }
 
 std::string broadcast_over_mpi(const Launch& l, std::string payload) {
-    CHECK_USAGE(l.mpi, "{} started {} ranks, but ranks on CPUs are MPI's: start them with mpirun, or srun --mpi=pmix",
+    CHECK_USAGE(l.mpi,
+                "{} started {} ranks, but ranks on CPUs are MPI's: start them with mpirun --bind-to none, or srun "
+                "--mpi=pmix",
                 l.by, l.size);
     int initialized = 0;
     int provided = MPI_THREAD_SERIALIZED;

@@ -146,7 +146,7 @@ cudaError_t allow_shared_bytes(size_t bytes) {
 }
 
 template <auto Kernel, typename... P>
-cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
+cudaError_t start(const LaunchConfig& c, const Stream& stream, P... args) {
     static const bool early = may_start_early<Kernel>();
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -155,9 +155,9 @@ cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
     config.gridDim = c.grid;
     config.blockDim = c.block;
     config.dynamicSmemBytes = c.smem;
-    config.stream = stream;
+    config.stream = static_cast<cudaStream_t>(stream.handle());
     config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
+    config.numAttrs = early && stream.kernels() == Kernels::fastest ? 1 : 0;
     return cudaLaunchKernelEx(&config, Kernel, args...);
 }
 
@@ -213,9 +213,10 @@ cudaError_t allow_shared_bytes(size_t bytes) {  // an inlined kernel has no addr
 }
 
 template <auto Kernel, typename... P>
-cudaError_t start(const LaunchConfig& c, cudaStream_t stream, P... args) {
+cudaError_t start(const LaunchConfig& c, const Stream& stream, P... args) {
     static const std::string name = kernel_name<Kernel>();
-    return cpu::launch<Kernel>(name.c_str(), c.grid, c.block, c.smem, stream, std::tuple<P...>(args...));
+    return cpu::launch<Kernel>(name.c_str(), c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle()),
+                               std::tuple<P...>(args...));
 }
 
 }  // namespace detail
@@ -233,8 +234,7 @@ void launch(std::type_identity<void (*)(P...)>, const LaunchConfig& c, const Str
     cudaError_t status = cudaSuccess;
     static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // bytes that every device grants unasked
     if (c.smem > granted) status = allow_shared_bytes<Kernel>(c.smem);
-    if (status == cudaSuccess)
-        status = start<Kernel, P...>(c, static_cast<cudaStream_t>(stream.handle()), static_cast<P>(args)...);
+    if (status == cudaSuccess) status = start<Kernel, P...>(c, stream, static_cast<P>(args)...);
     CHECK(status == cudaSuccess,
           "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
           "shared memory: {}",

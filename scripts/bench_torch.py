@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures train_gpt2's step in PyTorch, for comparison:  python3 scripts/bench_torch.py --device cpu
+"""Measures a training step in PyTorch, for comparison:  python3 scripts/bench_torch.py --device cpu
 
-GPT-2 with tied head, AdamW (decoupled decay, matrices only), global-norm clipping, random tokens. On a GPU: bf16
-autocast, fused AdamW with float32 state, torch.compile. On a CPU: float32 and eager, unless --dtype bf16 and --compile
-are given. Prints one JSON object.
+GPT-2 with tied head, or LLaMA (--family llama), AdamW (decoupled decay, matrices only), global-norm clipping, random
+tokens. On a GPU: bf16 autocast, fused AdamW with float32 state, torch.compile, the backend of attention that is fastest
+at this shape. On a CPU: float32 and eager, unless --dtype bf16 and --compile are given. Prints one JSON object.
 
---attention (on a GPU) measures causal scaled_dot_product_attention alone, bf16, forward and backward, with every
-backend of this PyTorch; one JSON object per shape, backend and pass, at the shapes of bench/bench_gpu.cu.
+On a GPU also, at the shapes of bench/bench_gpu.cu, an object for each measurement: --attention, causal
+scaled_dot_product_attention alone, bf16, with every backend of this PyTorch; --norms, compiled layer norm.
 """
 
 if __name__ == "__main__":
@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import contextlib
 import json
 import statistics
 import sys
@@ -63,49 +64,129 @@ class GPT2(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, C, NH, MLP):
+        super().__init__()
+        self.NH = NH
+        self.norm1, self.norm2 = nn.RMSNorm(C), nn.RMSNorm(C)
+        self.qkv, self.out = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C, bias=False)
+        self.up, self.down = nn.Linear(C, 2 * MLP, bias=False), nn.Linear(MLP, C, bias=False)
+
+    def forward(self, x, cos, sin):
+        B, T, C = x.shape
+        q, k, v = (y.view(B, T, self.NH, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(C, dim=2))
+        rotate = lambda y: y * cos + torch.cat([-y[..., y.shape[-1] // 2:], y[..., :y.shape[-1] // 2]], dim=-1) * sin
+        y = F.scaled_dot_product_attention(rotate(q).to(v.dtype), rotate(k).to(v.dtype), v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
+        gate, up = self.up(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, V, T, C, L, NH, MLP):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(V, C), nn.RMSNorm(C)
+        self.blocks = nn.ModuleList(LlamaBlock(C, NH, MLP) for _ in range(L))
+        self.head = nn.Linear(C, V, bias=False)
+        HS = C // NH
+        angles = torch.outer(torch.arange(T), 10000.0 ** (-torch.arange(0, HS, 2) / HS)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def timed(run):
+    """Milliseconds of a run on the GPU: the mean of 5."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(5):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 5
+
+
+def backends():
+    from torch.nn.attention import SDPBackend
+
+    return {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION}
+
+
+def attention_ms(B, NH, T, HS):
+    """Returns {(backend, pass): median milliseconds of 7 measurements}. The backends take turns."""
+    from torch.nn.attention import sdpa_kernel
+
+    q, k, v, dout = (torch.randn((B, NH, T, HS), device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    for x in (q, k, v):
+        x.requires_grad_()
+    ms = {}
+    for turn in range(8):
+        for name, backend in backends().items():
+            try:
+                with sdpa_kernel(backend):
+                    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                    passes = {"forward": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+                              "backward": lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)}
+                    for which, run in passes.items():
+                        measured = timed(run)
+                        if turn > 0:  # the first turn warms up
+                            ms.setdefault((name, which), []).append(measured)
+            except RuntimeError:  # this PyTorch or GPU lacks the backend
+                continue
+    return {key: statistics.median(values) for key, values in ms.items()}
+
+
 def attention():
-    """Measures attention over 16384 tokens of 1024 channels. One measurement is the mean of 5 runs; prints the median
-    of 7 measurements. The backends take turns."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-                "efficient": SDPBackend.EFFICIENT_ATTENTION}
-
-    def timed(run):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(5):
-            run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 5
-
+    """Measures attention over 16384 tokens of 1024 channels."""
     for HS in (64, 128):
         for T in (256, 1024, 8192):
-            shape = (16384 // T, 1024 // HS, T, HS)
-            q, k, v, dout = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-            for x in (q, k, v):
-                x.requires_grad_()
-            ms = {}
-            for turn in range(8):
-                for name, backend in backends.items():
-                    try:
-                        with sdpa_kernel(backend):
-                            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-                            passes = {"forward": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-                                      "backward": lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)}
-                            for which, run in passes.items():
-                                measured = timed(run)
-                                if turn > 0:  # the first turn warms up
-                                    ms.setdefault((name, which), []).append(measured)
-                    except RuntimeError:  # this PyTorch or GPU lacks the backend
-                        continue
-            for (name, which), values in ms.items():
-                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": shape[0],
-                                  "T": T, "NH": shape[1], "HS": HS, "ms": statistics.median(values)}), flush=True)
+            for (name, which), ms in attention_ms(16384 // T, 1024 // HS, T, HS).items():
+                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": 16384 // T,
+                                  "T": T, "NH": 1024 // HS, "HS": HS, "ms": ms}), flush=True)
 
 
-def main():
+def best_attention(B, NH, T, HS):
+    """The name of the backend whose passes take the least time together, or None."""
+    ms = attention_ms(B, NH, T, HS)
+    whole = {name: ms[name, "forward"] + ms[name, "backward"] for name, _ in ms}
+    return min(whole, key=whole.get, default=None)
+
+
+def chosen_attention(name):
+    """A context in which attention uses the backend of that name."""
+    if name is None:
+        return contextlib.nullcontext()
+    from torch.nn.attention import sdpa_kernel
+
+    return sdpa_kernel(backends()[name])
+
+
+def norms():
+    """Measures compiled layer norm of 65536 rows of 768 channels, bf16."""
+    rows, C = 65536, 768
+    x, dout = (torch.randn((rows, C), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    weight, bias = (torch.randn(C, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    x.requires_grad_()
+    norm = torch.compile(lambda x: F.layer_norm(x, (C,), weight, bias))
+    out = norm(x)
+    for name, run in {"norm forward": lambda: norm(x),
+                      "norm backward": lambda: torch.autograd.grad(out, (x, weight, bias), dout,
+                                                                   retain_graph=True)}.items():
+        timed(run)
+        print(json.dumps({"kind": "kernel", "name": name, "ms": statistics.median(timed(run) for _ in range(7))}),
+              flush=True)
+
+
+def parse():
     parser = Parser(__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     for flag, default in (("layers", 12), ("channels", 768), ("heads", 12), ("seq-len", 1024), ("batch", 16),
@@ -113,13 +194,24 @@ def main():
         parser.add_argument(f"--{flag}", type=whole(1), default=default, help=f"(default {default})")
     parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16 uses autocast (default: float on a CPU)")
     parser.add_argument("--compile", action="store_true", help="on a CPU: torch.compile")
+    parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2", help="(default gpt2)")
+    parser.add_argument("--mlp", type=whole(1), default=2048, help="LLaMA's width of the MLP (default 2048)")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
-    args = parser.parse_args()
+    parser.add_argument("--norms", action="store_true", help="measure layer norm alone instead of a model")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
     torch.manual_seed(1)
-    if args.attention:
-        return attention()
+    if args.attention or args.norms:
+        if not torch.cuda.is_available():
+            sys.exit("bench_torch.py: error: --attention and --norms need a GPU")
+        return attention() if args.attention else norms()
     gpu = args.device == "cuda"
-    model = GPT2(args.vocab_size, args.seq_len, args.channels, args.layers, args.heads).to(args.device)
+    shape = (args.vocab_size, args.seq_len, args.channels, args.layers, args.heads)
+    model = (GPT2(*shape) if args.family == "gpt2" else Llama(*shape, args.mlp)).to(args.device)
+    best = best_attention(args.batch, args.heads, args.seq_len, args.channels // args.heads) if gpu else None
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
@@ -133,7 +225,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         for _ in range(args.micro_steps):
             tokens = torch.randint(args.vocab_size, (args.batch, args.seq_len + 1), device=args.device)
-            with torch.autocast(args.device, torch.bfloat16, enabled=half):
+            with chosen_attention(best), torch.autocast(args.device, torch.bfloat16, enabled=half):
                 loss = loss_of(tokens[:, :-1], tokens[:, 1:])
             (loss / args.micro_steps).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -148,7 +240,7 @@ def main():
         cpu.append(time.process_time() - cpu_begin)
     median = statistics.median(ms[args.steps // 4:])
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu",
-                      "ms": median, "cpu_s": statistics.median(cpu[args.steps // 4:]),
+                      "ms": median, "cpu_s": statistics.median(cpu[args.steps // 4:]), "attention": best,
                       "tokens_per_s": args.micro_steps * args.batch * args.seq_len / median * 1000, "loss": loss}))
 
 

@@ -1,9 +1,10 @@
 #!/bin/bash
 # Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N. Requires
 # CUDA 12 or later and a GPU of compute capability 8.0 (A100) or later; names an unsupported one. Prints paths as words
-# of a shell command, with blanks escaped.
+# of a shell command, with blanks escaped. Tests replace the folders USUAL_CUDA and PCI_DEVICES.
 #
-#   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"
+#   scripts/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"; says why if there
+#                                  is a GPU
 #   scripts/find_cuda.sh nvcc      the compiler
 #   scripts/find_cuda.sh arch      nvcc flags for this machine's GPU, or for all supported ones
 #   scripts/find_cuda.sh include   compiler flags
@@ -26,7 +27,8 @@ find_nvcc() {
     local candidate
     while read -r candidate; do
         [ -x "$candidate" ] && { readlink -f "$candidate"; return; }
-    done < <(printf '%s\n' "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
+    done < <(printf '%s\n' "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" \
+        "${USUAL_CUDA:-/usr/local/cuda}/bin/nvcc"
         pip_files 'cu*/bin/nvcc' cuda_nvcc/bin/nvcc)
     return 1
 }
@@ -52,6 +54,32 @@ refuse_gpu() {
 }
 
 have_gpu() { [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; }
+
+# Whether a GPU of NVIDIA's is on the bus, with or without a driver.
+gpu_on_bus() {
+    local device
+    for device in "${PCI_DEVICES:-/sys/bus/pci/devices}"/*; do
+        [[ $(cat "$device/vendor" 2>/dev/null) = 0x10de && $(cat "$device/class" 2>/dev/null) = 0x03* ]] && return
+    done
+    return 1
+}
+
+# Prints why a machine with a GPU cannot build for it.
+refuse_machine() {
+    local nvcc answer=
+    if ! nvcc=$(find_nvcc); then
+        { have_gpu || gpu_on_bus; } && echo "an NVIDIA GPU is here, but no nvcc: put it on the PATH or set CUDA_HOME"
+    elif ! have_gpu; then
+        command -v nvidia-smi >/dev/null && answer=$(nvidia-smi -L 2>&1 | grep -m1 . || true)
+        if gpu_on_bus || command -v nvidia-smi >/dev/null; then
+            echo "the NVIDIA driver does not work${answer:+ (nvidia-smi: $answer)}"
+        fi
+    else
+        refuse_nvcc "$nvcc"
+        refuse_gpu
+    fi
+    return 0
+}
 
 # Prints the folders named $1 (include or lib) of the toolkit and of the pip packages, in search order.
 folders() {
@@ -79,11 +107,9 @@ fail() { echo "find_cuda: $*" >&2; exit 1; }
 
 case "${1:-}" in
 backend)
-    if nvcc=$(find_nvcc) && have_gpu; then
-        refused=$(refuse_nvcc "$nvcc"; refuse_gpu)
-        [ -z "$refused" ] && { echo cuda; exit; }
-        echo "find_cuda: $refused; building for the CPU" >&2
-    fi
+    refused=$(refuse_machine)
+    [ -z "$refused" ] && find_nvcc >/dev/null && have_gpu && { echo cuda; exit; }
+    [ -z "$refused" ] || echo "find_cuda: $refused; building for the CPU (make BACKEND=cuda builds for GPUs)" >&2
     echo cpu ;;
 nvcc)
     nvcc=$(find_nvcc) || fail "nvcc was not found; put it on the PATH or set CUDA_HOME"

@@ -8,9 +8,9 @@
     scripts/run_tests.py build/cuda/tests --wrap "compute-sanitizer --error-exitcode 9"
 
 Test cases are named "folder/file: statement"; those of one file run in one process. Each process writes its results to
-the file TEON_TEST_LOG (test/support/main.cpp; `unittest_main` below), so a crash counts as a failure of the test case
-that was running, and the others still run. TEON_BUILD is the tests' build folder. Exit status: 0 if nothing failed,
-else 1.
+the file TEON_TEST_LOG (test/support/main.cpp; `unittest_main` below). A test case that crashes, hangs, or leaves the
+GPU in an error that every later call would repeat, counts as failed by its name, and another process runs the others.
+TEON_BUILD is the tests' build folder. Exit status: 0 if nothing failed, else 1.
 """
 if __name__ == "__main__":
     import startup
@@ -27,12 +27,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
 from arguments import Parser, whole
 
 Result = collections.namedtuple("Result", "name outcome detail")  # outcome: passed, failed, skipped
+NO_RESULT = "no result"  # how the detail of a test that hangs begins; that of a lasting error is main.cpp's
+GPU_ERROR_STAYS = "the GPU's error stays"
+GPU_LIMIT = 60  # seconds for a test case on a GPU
+ENDING = threading.Event()  # set: no further process is started
 RUNNING = set()  # each in its own session, so that all of its child processes can be killed
 
 
@@ -49,78 +54,96 @@ def list_tests(program):
     return output("--list-tests", "--verbosity", "quiet").splitlines()
 
 
-def read_log(path):
-    """Returns a process's results, and the test case that was running when the process ended (or None)."""
-    running, results = None, []
-    with open(path, encoding="utf-8", errors="replace") as log:
-        for line in log:
-            outcome, name, detail = (line.rstrip("\n").split("\t", 2) + ["", ""])[:3]
-            if outcome == "started":
-                running = name
-            else:
-                results.append(Result(name, outcome, detail))
-                running = None
-    return results, running
+class Log:
+    """The file to which a test process writes its results. Passes each new result to `report`."""
+
+    def __init__(self, path, report):
+        open(path, "w").close()
+        self.file, self.report = open(path, encoding="utf-8", errors="replace"), report
+        self.results, self.running = [], None  # the test case that has started and not ended
+        self.rest, self.time = "", time.monotonic()
+
+    def read(self):
+        text = self.file.read()
+        if text:
+            self.time = time.monotonic()
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            outcome, name, detail = (line.split("\t", 2) + ["", ""])[:3]
+            self.running = name if outcome == "started" else None
+            if outcome != "started":
+                self.add(Result(name, outcome, detail))
+
+    def add(self, result):
+        self.results.append(result)
+        self.report(result)
 
 
 def wait(process, log, timeout):
     """Returns the process's exit status, or None if it was killed after logging nothing for `timeout` seconds."""
-    while (left := timeout - (time.time() - os.path.getmtime(log))) > 0:
+    pause = 0.002
+    while time.monotonic() - log.time < timeout:
         try:
-            return process.wait(left)
+            return process.wait(pause)
         except subprocess.TimeoutExpired:
-            pass
+            log.read()
+            pause = min(2 * pause, 0.1)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        process.wait(20)  # the driver may keep a process whose kernel does not end
+    except subprocess.TimeoutExpired:
+        pass
     return None
 
 
-def run_process(command, timeout):
-    """Runs one process; returns (results, the test case in which it died or None, output, how it ended)."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = os.path.join(folder, "log")
-        open(log, "w").close()
-        with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
+def run_process(command, timeout, report):
+    """Runs one process; returns (its log, output, how it ended)."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = os.path.join(folder, "log")
+        log = Log(path, report)
+        with log.file, open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                       env={**os.environ, "TEON_TEST_LOG": log}, start_new_session=True)
+                                       env={**os.environ, "TEON_TEST_LOG": path}, start_new_session=True)
             RUNNING.add(process)
             status = wait(process, log, timeout)
-            end = f"no result for {timeout} s" if status is None else f"exit status {status}" if status else ""
+            end = f"{NO_RESULT} for {timeout} s" if status is None else f"exit status {status}" if status else ""
             if status and status < 0:
                 end = f"killed by {signal.Signals(-status).name}"
             RUNNING.discard(process)
+            log.read()
             output.seek(0)
-            return (*read_log(log), output.read(), end)
+            return log, output.read(), end
 
 
-def run_group(program, wrap, names, timeout):
-    """Runs the test cases of one file; after a crash, continues with the remaining ones."""
+def run_group(program, wrap, names, timeout, report=lambda result: None):
+    """Runs the test cases of one file; after a crash, a hang or a lasting error of the GPU, continues with the
+    remaining ones in another process. `report` gets each result at once."""
     results, outputs, left = [], [], list(names)
-    while left:
+    while left and not ENDING.is_set():
         with tempfile.NamedTemporaryFile("w", suffix=".names") as file:
             file.write("".join(re.sub(r'([\\[,"])', r"\\\1", name) + "\n" for name in left))
             file.flush()
-            done, running, output, end = run_process([*wrap, program, "--input-file", file.name], timeout)
-        if running or (end and not any(r.outcome == "failed" for r in done)):
-            done.append(Result(running or left[0], "failed", end or "ended early"))
-        elif not done:
-            done.append(Result(left[0], "failed", "did not run"))
-        results += done
+            log, output, end = run_process([*wrap, program, "--input-file", file.name], timeout, report)
+        if log.running or (end and not any(r.outcome == "failed" for r in log.results)):
+            log.add(Result(log.running or left[0], "failed", end or "ended early"))
+        elif not log.results:
+            log.add(Result(left[0], "failed", "did not run"))
+        results += log.results
         outputs.append(output)
-        ran = {r.name for r in done}
+        ran = {r.name for r in log.results}
         left = [name for name in left if name not in ran]
     return results, "".join(outputs)
 
 
-def run_python(path, word, timeout):
+def run_python(path, word, timeout, report=lambda result: None):
     if not os.path.isfile(path):
         return [Result(path, "failed", "no such file")], ""
-    done, running, output, end = run_process([sys.executable, __file__, "--unittest", path, word], timeout)
-    if running or (end and not any(r.outcome == "failed" for r in done)):
-        done.append(Result(running or path, "failed", end))
-    if not done and not word:
-        done.append(Result(path, "failed", "no test in it"))
-    return done, output
+    log, output, end = run_process([sys.executable, __file__, "--unittest", path, word], timeout, report)
+    if log.running or (end and not any(r.outcome == "failed" for r in log.results)):
+        log.add(Result(log.running or path, "failed", end))
+    if not log.results and not word:
+        log.add(Result(path, "failed", "no test in it"))
+    return log.results, output
 
 
 def unittest_main(path, word):
@@ -168,6 +191,11 @@ def unittest_main(path, word):
     return not unittest.TextTestRunner(resultclass=Reporter).run(suite).wasSuccessful()
 
 
+def limit_of(program):
+    """The default limit for one test case, in seconds."""
+    return GPU_LIMIT if os.path.basename(os.path.dirname(os.path.abspath(program))) == "cuda" else 900
+
+
 def stop(number, _):
     for process in list(RUNNING):
         os.killpg(process.pid, signal.SIGKILL)
@@ -190,8 +218,8 @@ def main():
     parser.add_argument("--wrap", default="", metavar="COMMAND", help="run each program under this command")
     parser.add_argument("--jobs", type=whole(1, 4096), default=os.cpu_count(),
                         help="parallel processes (default: one per core)")
-    parser.add_argument("--timeout", type=whole(1, 10**6), default=900, metavar="SECONDS",
-                        help="limit for one test (default: 900)")
+    parser.add_argument("--timeout", type=whole(1, 10**6), metavar="SECONDS",
+                        help=f"limit for one test (default: 900; for a program in build/cuda {GPU_LIMIT})")
     options = parser.parse_args()
     prefixes = tuple(options.only.split(",")) if options.only else ("",)
 
@@ -201,7 +229,7 @@ def main():
     groups, results = {}, []  # groups: (program, file of the test cases) -> how to run them
     for tests in options.tests:
         if tests.endswith(".py"):
-            groups[tests, tests] = (run_python, tests, options.word, options.timeout)
+            groups[tests, tests] = (run_python, tests, options.word, options.timeout or 900)
             continue
         by_file, listed = collections.defaultdict(list), list_tests(tests)
         if not listed:
@@ -210,7 +238,8 @@ def main():
             if name.startswith(prefixes):
                 by_file[name.split(":")[0]].append(name)
         for file, names in by_file.items():
-            groups[tests, file] = (run_group, tests, shlex.split(options.wrap), names, options.timeout)
+            limit = options.timeout or limit_of(tests)
+            groups[tests, file] = (run_group, tests, shlex.split(options.wrap), names, limit)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         start = time.monotonic()

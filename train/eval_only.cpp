@@ -162,6 +162,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
 
     require_device();
     Context context;
+    context.stream.set_kernels(o.kernels);
     CHECK_USAGE(context.comm->size() == 1, "--eval-only: runs on one rank, not {}", context.comm->size());
     const DecoderRun run = plan_run(c, o, device_info());
     const std::unique_ptr<Model> model = make_decoder(c, run, context);

@@ -107,6 +107,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         require_device();
         set_device_of(launch);
         opened.emplace(options.comm_timeout);
+        opened->stream.set_kernels(options.kernels);
     };
     // Several ranks meet first, because NCCL waits for rank 0 only briefly, and rank 0 may have a large checkpoint to
     // read. One rank finds usage errors before it needs a device.

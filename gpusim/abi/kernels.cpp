@@ -306,6 +306,7 @@ cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* functi
             return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", attribute.id));
         }
     }
+    if (early) ++teon::cpu::counters.early_launches;
     return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early, cluster);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/attention_flash.h"
 #include "kernels/flash_implementations.h"
+#include "runtime/profiler.h"
 #include "runtime/simt.h"
 #include "test/kernels/attention_cases.h"
 #include "test/support/os_threads.h"
@@ -13,8 +14,10 @@ namespace {
 
 // *dbias: the bias gradient before the call, replaced by that after it. nullptr: no bias gradient.
 AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<bf16>& in,
-                                std::vector<float>* dbias = nullptr, bool accumulate = false) {
+                                std::vector<float>* dbias = nullptr, bool accumulate = false,
+                                Kernels kernels = Kernels::fastest) {
     Stream stream;
+    stream.set_kernels(kernels);
     Guarded<bf16> qkv(in.qkv, stream);
     Guarded<bf16> dout(in.dout, stream);
     Guarded<bf16> out(std::ssize(in.dout), stream);
@@ -89,6 +92,28 @@ TEST_CASE("kernels/attention_flash: errs at most twice as much as the naive comp
                 agrees_with_oracle(s, in);
                 ++turn;
             }
+}
+
+TEST_CASE("kernels/attention_flash: portable kernels run on every device and agree with the oracle") {
+    const AttentionShape s{1, 257, 4, 2, 64};
+    const AttentionInputs<bf16> in = random_inputs<bf16>(s, 390);
+    close_to_naive_bf16(s, in, run_flash(s, in, nullptr, false, Kernels::portable));
+    const AttentionResult<bf16> fastest = run_flash(s, in);
+    REQUIRE(same_bits(run_flash(s, in, nullptr, false, Kernels::in_turn).dqkv, fastest.dqkv));
+
+    Stream stream;
+    Buffer<bf16> x(int64_t{s.T} * s.qkv_width());
+    Buffer<float> lse(int64_t{s.T} * s.NH);
+    zero(x.data(), x.size(), stream);
+    const auto kernel = [&](Kernels kernels) {
+        stream.set_kernels(kernels);
+        Profiler profiler(stream);
+        flash_attention_forward(x.data(), lse.data(), x.data(), nullptr, s, stream);
+        return profiler.result().rows.at(0).name;
+    };
+    REQUIRE(kernel(Kernels::portable).find("hopper") == std::string::npos);
+    const bool hopper = kernel(Kernels::fastest).find("hopper") != std::string::npos;
+    REQUIRE(hopper == flash_attention_hopper_has_code(64));
 }
 
 TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that share keys") {

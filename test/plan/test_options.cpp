@@ -80,7 +80,7 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--max-tokens", "8"}, {"--max-tokens: no such flag; write --tokens N"}},
     {{"--resume-from-checkpoint", "8"}, {"no such flag; write --resume --out FOLDER"}},
     {{"--resume", "no/such/run"}, {"no/such/run", "no such folder"}},
-    {{"--gpus", "8"}, {"--gpus: no such flag; start one process per GPU with mpirun -np N (docs/distributed.md)"}},
+    {{"--gpus", "8"}, {"--gpus: no such flag; start one process per GPU with python3 scripts/launch/local.py -n N"}},
     {{"stray"}, {"stray"}},
     {{"--out", "a", "resume"}, {"\"resume\"", "not expected here"}},
     {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},

@@ -253,6 +253,16 @@ TEST_CASE("runtime/linalg: products of FP8 agree with the oracle in all document
             }
 }
 
+// One small product of each kind, so that a new machine's first minute names the kinds that it has (gpu_first.py).
+TEMPLATE_TEST_CASE("runtime/linalg: one product", "", float, bf16, f16) {
+    check_gemm<TestType, TestType>({.M = 64, .N = 128, .K = 64, .trans_b = true});
+}
+
+TEMPLATE_TEST_CASE("runtime/linalg: one product of e4m3 and", "", e4m3, e5m2) {
+    NEEDS_FP8();
+    check_fp8<e4m3, TestType, float>(64, 128, 64, 0.0f, false, false);
+}
+
 TEST_CASE("runtime/linalg: fast accumulation keeps 14 bits of the sums of FP8 products on a CPU, and works on a GPU") {
     NEEDS_FP8();
     Stream stream;

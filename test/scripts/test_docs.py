@@ -145,7 +145,8 @@ class CommandsTest(Case):
             return [*self.words_of(shlex.join(words[:cut]), earlier), "--", *shrink(words[cut + 1:])]
         if words[0] == "mpirun":
             return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
-                    *self.words_of(shlex.join(words[3:]), earlier)]
+                    *self.words_of(shlex.join(words[next(i for i, word in enumerate(words) if "/" in word):]),
+                                    earlier)]
         if words[0].startswith("./train"):
             out = words[words.index("--out") + 1] if "--out" in words else None
             if words[1:3] == ["--data", "..."]:

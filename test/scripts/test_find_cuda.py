@@ -1,5 +1,4 @@
 """scripts/find_cuda.sh, with imitations of compilers, GPUs and pip's folders."""
-import os
 import shlex
 
 from testing import SCRIPTS, Case
@@ -21,7 +20,8 @@ class FindCuda(Case):
 
     def find(self, what, **environment):
         result = self.call(SCRIPTS / "find_cuda.sh", what, expect=None, env={
-            "PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": self.folder / "toolkit", **environment})
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin", "CUDA_HOME": self.folder / "toolkit",
+            "PCI_DEVICES": self.folder / "pci", "USUAL_CUDA": self.folder / "usual", **environment})
         return result.returncode, result.stdout.strip(), result.stderr.strip()
 
     def test_a_supported_gpu_and_compiler_are_used(self):
@@ -35,7 +35,7 @@ class FindCuda(Case):
         self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
         status, out, error = self.find("backend")
         self.assertEqual((status, out), (0, "cpu"))
-        self.assertIn("is CUDA 11.8: 12.0 or later is needed; building for the CPU", error)
+        self.assertIn("is CUDA 11.8: 12.0 or later is needed; building for the CPU (make BACKEND=cuda", error)
         status, _, error = self.find("nvcc")
         self.assertEqual(status, 1)
         self.assertIn("is CUDA 11.8", error)
@@ -47,6 +47,28 @@ class FindCuda(Case):
         self.assertEqual((status, out), (0, "cpu"))
         self.assertIn("the Tesla T4 here has compute capability 7.5: 8.0 (A100) or later is needed", error)
         self.assertEqual(self.find("arch")[0], 1)
+
+    def test_a_driver_that_does_not_work_is_named(self):
+        self.nvcc("12.4")
+        self.assertEqual(self.find("backend"), (0, "cpu", ""))  # no sign of a GPU
+        self.program("bin/nvidia-smi", 'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18')
+        status, out, error = self.find("backend")
+        self.assertEqual((status, out), (0, "cpu"))
+        self.assertEqual(error, "find_cuda: the NVIDIA driver does not work (nvidia-smi: Failed to initialize NVML: "
+                                "Driver/library version mismatch); building for the CPU (make BACKEND=cuda builds for "
+                                "GPUs)")
+
+    def test_a_gpu_on_the_bus_without_driver_or_compiler_is_named(self):
+        device = self.folder / "pci" / "0000:01:00.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+        self.nvcc("12.4")
+        self.assertIn("the NVIDIA driver does not work;", self.find("backend", PCI_DEVICES=self.folder / "pci")[2])
+        here = {"CUDA_HOME": self.folder / "nowhere", "PCI_DEVICES": self.folder / "pci"}
+        self.assertIn("an NVIDIA GPU is here, but no nvcc: ", self.find("backend", **here)[2])
+        (device / "class").write_text("0x040300\n")  # its sound
+        self.assertEqual(self.find("backend", **here), (0, "cpu", ""))
 
     def test_an_error_of_nvidia_smi_is_not_taken_for_a_gpu(self):
         self.nvcc("12.4")
@@ -63,8 +85,6 @@ class FindCuda(Case):
                 site = self.folder / layout / "site-packages"
                 nvcc = self.nvcc("13.0", f"{layout}/site-packages/nvidia/{layout}/bin/nvcc")
                 status, out, error = self.find("nvcc", CUDA_HOME="/nowhere", PYTHONPATH=str(site), PATH="/usr/bin:/bin")
-                if os.path.exists("/usr/local/cuda/bin/nvcc"):
-                    self.skipTest("a toolkit is installed, and comes first")
                 self.assertEqual((status, out, error), (0, str(nvcc), ""))
 
     def test_a_compiler_that_does_not_run_is_refused(self):
@@ -72,7 +92,7 @@ class FindCuda(Case):
         self.gpu("NVIDIA A100-SXM4-80GB", "8.0")
         status, out, error = self.find("backend")
         self.assertEqual((status, out), (0, "cpu"))
-        self.assertRegex(error, "^find_cuda: .*/nvcc --version does not print CUDA's release; building for the CPU$")
+        self.assertRegex(error, "^find_cuda: .*/nvcc --version does not print CUDA's release; building for the CPU .*$")
 
     def test_paths_with_blanks_are_words_of_a_command(self):
         toolkit = self.folder / "my toolkit"

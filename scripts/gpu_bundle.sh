@@ -1,0 +1,37 @@
+#!/bin/bash
+# Packs the programs of a build folder, the demo's tokens, headers and scripts into an archive, whose first.sh tests and
+# measures another machine's GPU:
+#
+#   scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz      (make gpu-bundle)
+#   tar xf gpu-first.tar.xz && gpu-first/first.sh a b                   (there; scripts/gpu_first.py --help)
+#
+# There it needs the driver, CUDA's libraries of the same major version and Python 3; PyTorch for comparisons.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+programs=$1 archive=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+here=$work/gpu-first
+mkdir -p "$here/build/cuda/bench" "$here/build/corpus"
+for name in tests train_gpt2 train_llama bench/bench_gpu; do
+    [ -e "$programs/$name" ] || { echo "gpu_bundle: $programs/$name is missing; run make gpu-bundle" >&2; exit 1; }
+    strip -s -o "$here/build/cuda/$name" "$programs/$name"
+done
+cp -r scripts "$here"
+find "$here/scripts" -name __pycache__ -prune -exec rm -r {} +
+[ ! -e build/corpus/manifest.json ] || cp -r build/corpus "$here/build"
+[ ! -d build/deps/include ] || { mkdir "$here/build/deps"; cp -r build/deps/include "$here/build/deps"; }
+cat >"$here/first.sh" <<'FIRST'
+#!/bin/bash
+# The first hour on this machine's GPU: ./first.sh [STAGE...]; scripts/gpu_first.py --help says what the stages are.
+set -euo pipefail
+cd "$(dirname "$0")"
+folders=$(scripts/find_cuda.sh libs | sed 's/^-L\([^ ]*\) .*/\1/' | sort -u | paste -sd:)
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders
+exec python3 scripts/gpu_first.py "$@"
+FIRST
+chmod +x "$here/first.sh"
+# The programs have most of their code in common, which a window of their size finds. PRESET: of xz, for tests.
+tar -C "$work" -c gpu-first | xz -T1 --lzma2=preset="${PRESET:-6}",dict=192MiB >"$archive.new"
+mv "$archive.new" "$archive"
+echo "$archive: $(($(stat -c %s "$archive") / 1000000)) MB"

@@ -1,0 +1,70 @@
+"""The rows and tables of scripts/gpu_first.py:  scripts/run_tests.py test/scripts/test_first_hour.py"""
+
+import json
+import os
+
+from first_hour import report, rows
+from testing import Case
+
+SMI = """#!/bin/bash
+case "$2" in
+*driver_version*) echo "NVIDIA H200, 580.1, 1980, 3201, 700.00, 143771" ;;
+*) echo "1755, 3201, 612.50, 51, 20480" ;;
+esac
+"""
+PROGRAM = "#!/bin/bash\necho '1.0 (abc123)'\n"
+DEVICE = {"name": "NVIDIA H200", "gpu": True, "peak_bf16_flops": 0, "h200_flops": 989e12, "h200_bytes": 4.8e12}
+
+
+class FirstHour(Case):
+    def machine(self):
+        for name, text in (("nvidia-smi", SMI), ("train_gpt2", PROGRAM)):
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", path)
+        os.environ["PATH"] = f"{self.folder}:{path}"
+        return rows.machine_facts(self.folder / "train_gpt2")
+
+    def test_each_row_has_driver_commit_and_clocks_and_is_not_repeated(self):
+        facts = self.machine()
+        first = rows.Rows(self.folder / "out", facts)
+        while not first.clocks.now:
+            pass
+        row = first.add("b", "a test", "passed", 0.5)
+        self.assertEqual((row["on"]["gpu"], row["on"]["driver"], row["on"]["commit"]),
+                         ("NVIDIA H200", "580.1", "1.0 (abc123)"))
+        self.assertEqual((row["clocks"]["sm_mhz"], row["clocks"]["watt"]), ("1755", "612.50"))
+        self.assertEqual(report.measured_on(row), "580.1 / ? / ? / abc123 / 1755 MHz, 612.50 W")
+        first.add("b", "a kernel", "hang")
+        with open(first.path, "a") as file:
+            file.write('{"stage": "b", "na')  # the call was killed here
+        second = rows.Rows(self.folder / "out", facts)
+        self.assertTrue(second.has("b", "a test") and second.has("b", "a kernel"))
+        second.add("b", "another", "passed")
+        self.assertEqual(json.loads(first.path.read_text().splitlines()[-1])["name"], "another")
+        self.assertFalse(rows.Rows(self.folder / "out", facts, again=True).has("b", "a kernel"))
+        self.assertFalse(rows.Rows(self.folder / "out", facts | {"commit": "1.0 (def456)"}).has("b", "a test"))
+
+    def test_tables_contain_the_measurements_of_a_program_that_failed(self):
+        ours = {"method": "flash", "pass": "forward", "T": 1024, "HS": 64, "flops": 34.4e9}
+        torch = {"method": "PyTorch cudnn", "pass": "forward", "T": 1024, "HS": 64, "ms": 0.1}
+        self.assertIn("| forward | 1024 | 64 | 34.4 | not run | 344 | not run |",
+                      report.attention_table([ours], [torch]))
+        self.assertIn("| forward | 1024 | 64 | 34.4 | 172 | 344 | 0.50 |",
+                      report.attention_table([ours | {"ms": 0.2}], [torch]))
+        self.assertEqual(report.limits_of(DEVICE, [])["bytes"], 4.8e12)
+        copied = {"name": "copy", "count": 0, "flops": 0, "bytes": 2 << 30, "ms": 0.5}
+        self.assertEqual(report.limits_of(DEVICE, [copied])["bytes"], (2 << 30) / 0.5e-3)
+        kernel = {"name": "norm forward", "count": 25, "flops": 0, "bytes": 201e6, "ms": 0.1}
+        limits = report.limits_of(DEVICE, [])
+        self.assertIn("| 42 | 100 | 42% | 100.0% | 50 |",
+                      report.kernel_table([kernel], [{"name": "norm forward", "ms": 0.05}], limits))
+
+    def test_what_is_furthest_from_its_limit_comes_first(self):
+        text = report.furthest([(0.9, "near"), (0.2, "far"), (1.1, "beyond")])
+        self.assertLess(text.index("far"), text.index("near"))
+        self.assertLess(text.index("near"), text.index("beyond"))
+
+    def test_versions_as_libraries_report_them(self):
+        self.assertEqual([report.version(n) for n in ("13000", "12040", "130100", "")], ["13.0", "12.4", "13.1.0", "?"])
