@@ -452,7 +452,7 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "
-             "fp8;--fast-accumulation on")) {
+             "fp8")) {
         const std::vector<std::string> flags = words(flag);
         const std::vector<std::string> changes = changed({}, flags);
         REQUIRE(changes.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"
