@@ -87,9 +87,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.choice("--matmul-dtype", o.matmul_dtype,
              "operands of the blocks' products: as stored (same), or FP8 copies: E4M3 with E5M2 gradients (fp8), or "
              "all E4M3 (fp8-e4m3); needs --dtype bf16 and, on a GPU, compute capability 8.9");
-    t.toggle("--fast-accumulation", o.fast_accumulation,
-             "with --matmul-dtype fp8 or fp8-e4m3: keep the sums of forward products in the tensor cores, which is "
-             "faster, with about 14 bits of them (docs/fp8.md)");
+    t.toggle(
+        "--fast-accumulation", o.fast_accumulation,
+        "with --matmul-dtype fp8 or fp8-e4m3: leave the sums of forward products in the tensor cores, which may be "
+        "faster, with about 14 bits of them (docs/fp8.md)");
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
