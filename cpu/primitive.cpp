@@ -122,32 +122,33 @@ void Worker::run(const std::shared_ptr<const Primitive>& p, const void* a, const
 void Worker::execute(const std::shared_ptr<const Primitive>& p, const void* a, const void* b, void* c,
                      const void* bias) {
     const OneThread one;  // oneDNN asks OpenMP for the number of threads at every call
-    if (p != last_) prepare(p);
-    const void* data[] = {a, b, c, bias};
-    for (int i = 0; i < (bias ? 4 : 3); ++i) memories_[i].set_data_handle(const_cast<void*>(data[i]));
-    dnnl::error::wrap_c_api(
-        dnnl_primitive_execute(p->product.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data()),
-        "multiplying");
+    Arguments& arguments = arguments_of(p);
+    const void* data[] = {a, b, c, scratchpad_.data(), bias};
+    for (size_t i = 0; i < arguments.memories.size(); ++i)
+        arguments.memories[i].set_data_handle(const_cast<void*>(data[i]));
+    dnnl::error::wrap_c_api(dnnl_primitive_execute(p->product.get(), stream_.get(),
+                                                   static_cast<int>(arguments.named.size()), arguments.named.data()),
+                            "multiplying");
     stream_.wait();
 }
 
-void Worker::prepare(const std::shared_ptr<const Primitive>& p) {
-    last_ = nullptr;
+Worker::Arguments& Worker::arguments_of(const std::shared_ptr<const Primitive>& p) {
+    if (auto entry = arguments_.find(p.get()); entry != arguments_.end()) return entry->second;
+    if (arguments_.size() >= kMaxPrimitives) arguments_.clear();
     const auto& d = p->description;
     const size_t lines = (d.scratchpad_desc().get_size() + sizeof(Line) - 1) / sizeof(Line);
     if (scratchpad_.size() < lines) scratchpad_.resize(lines);
-    memories_.clear();
-    arguments_.clear();
-    auto add = [&](int name, const dnnl::memory::desc& description, void* data) {
-        memories_.emplace_back(description, engine(), data);
-        arguments_.push_back({name, memories_.back().get()});
+    Arguments made{p, {}, {}};
+    auto add = [&](int name, const dnnl::memory::desc& description) {
+        made.memories.emplace_back(description, engine(), nullptr);
+        made.named.push_back({name, made.memories.back().get()});
     };
-    add(DNNL_ARG_SRC, d.src_desc(), nullptr);
-    add(DNNL_ARG_WEIGHTS, d.weights_desc(), nullptr);
-    add(DNNL_ARG_DST, d.dst_desc(), nullptr);
-    if (p->kind.bias) add(DNNL_ARG_BIAS, d.bias_desc(), nullptr);
-    add(DNNL_ARG_SCRATCHPAD, d.scratchpad_desc(), scratchpad_.data());
-    last_ = p;
+    add(DNNL_ARG_SRC, d.src_desc());
+    add(DNNL_ARG_WEIGHTS, d.weights_desc());
+    add(DNNL_ARG_DST, d.dst_desc());
+    add(DNNL_ARG_SCRATCHPAD, d.scratchpad_desc());
+    if (p->kind.bias) add(DNNL_ARG_BIAS, d.bias_desc());
+    return arguments_.emplace(p.get(), std::move(made)).first->second;
 }
 
 }  // namespace teon::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
@@ -21,7 +22,7 @@ struct Primitive {
 // Returns null if oneDNN cannot multiply the 16-bit operands. In 16 bits K must be even.
 std::shared_ptr<const Primitive> primitive(const ProductKind& kind);
 
-// A thread's memory: the arguments of the primitive that it ran last, and scratch memory, which grows on demand.
+// A thread's memory: the arguments of the primitives that it runs, and scratch memory, which grows on demand.
 class Worker {
 public:
     static Worker& mine();
@@ -37,13 +38,18 @@ private:
         char bytes[64];
     };
 
+    // What a call of a primitive takes. oneDNN would allocate it for every call.
+    struct Arguments {
+        std::shared_ptr<const Primitive> primitive;
+        std::vector<dnnl::memory> memories;  // A, B, C, scratchpad, the bias if there is one
+        std::vector<dnnl_exec_arg_t> named;
+    };
+
     Worker();
-    void prepare(const std::shared_ptr<const Primitive>& p);
+    Arguments& arguments_of(const std::shared_ptr<const Primitive>& p);
     void execute(const std::shared_ptr<const Primitive>& p, const void* a, const void* b, void* c, const void* bias);
 
-    std::shared_ptr<const Primitive> last_;
-    std::vector<dnnl::memory> memories_;  // A, B, C, the bias if there is one, scratchpad
-    std::vector<dnnl_exec_arg_t> arguments_;
+    std::map<const Primitive*, Arguments> arguments_;
     std::vector<Line> scratchpad_;
     dnnl::stream stream_;
 };

@@ -328,10 +328,8 @@ bool SharedMemory::begin_async_read(SyncClock& clock, int warp, uint32_t at, uin
                                     bool& is_doubtful) {
     const Fenced fenced = is_fenced(at, bytes);
     if (fenced == Fenced::not_thread) return false;
-    is_doubtful |= fenced == Fenced::not_cp_async;
-    const std::string doubt = is_doubtful ? wrong_ : "";
     if (!sees(clock, warp, 0, at, bytes)) return false;
-    if (is_doubtful) wrong_ = doubt;
+    is_doubtful |= fenced == Fenced::not_cp_async;
     for (uint32_t unit = at / kUnit; unit <= (at + bytes - 1) / kUnit; ++unit) {
         async_readers_[unit][static_cast<size_t>(warp)] = kReading;
         if (reads.empty() || reads.back() != unit) reads.push_back(unit);

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/enum_names.h"
 #include "runtime/device.h"
+#include "runtime/vec.h"
 
 namespace teon {
 
@@ -65,6 +66,7 @@ struct DecoderRun {
     RecomputePlan recompute = {};
     int offloaded_blocks = 0;  // the first blocks move their saved tensors to host memory; at most L - 2
     AttentionKind attention = AttentionKind::automatic;
+    bool on_gpu = kGpu;  // a plan may be of another device than this program's
     // Minimum rows of a chunk of logits; chunks are about equal. 0: chunks as large as fit 128 MiB.
     int head_rows = 0;
     bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues

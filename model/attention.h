@@ -61,10 +61,10 @@ public:
         if (!normed()) before_norm_ = qkv_rows_;
         lse_ = plan.saved_floats("attention log-sum-exp", NH_, Drop::under_block);
         heads_ = plan.saved("attention heads", proj_.in, Drop::under_block);
-        scratch_ =
-            plan.shared_bytes(Shared::attention_scratch,
-                              static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, qkv_.bias_summed)
-                                                          : attention_scratch_bytes(shape, plan.run().dtype)));
+        scratch_ = plan.shared_bytes(
+            Shared::attention_scratch,
+            static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, qkv_.bias_summed)
+                                        : attention_scratch_bytes(shape, plan.run().dtype, plan.run().on_gpu)));
         if (positions_ == PositionKind::rotary)
             rotary_ = plan.shared_bytes(Shared::rotary_table, int64_t{max_T_} * HS_ * size_of(DType::f32));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);

@@ -317,6 +317,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     o.optimizer.adamw_lr = *o.adamw_lr;
     p.run.B = std::max(1, o.micro_batch);
     p.run.T = o.seq_len;
+    p.run.on_gpu = is_gpu;
     p.run.seed = o.seed;
     const DTypeChoice dtype = storage_of(p);
     p.dtype_reason = dtype.reason;

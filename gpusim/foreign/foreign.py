@@ -38,6 +38,7 @@ class Program:
     arch: str = "90a"
     device: str = "H200"
     runs: list = field(default_factory=lambda: [("", None)])  # arguments, Fault or None
+    reference: str = ""  # a program in C that prints "loss X": these become arguments, after a file's name
 
 
 ENDED = Fault("ended", "its consumers arrive at mbarriers of a block of the cluster that may have ended",
@@ -86,6 +87,10 @@ PROGRAMS = [
     llm("encoder", clean(1, 2, 3)),
     llm("fused_residual", clean(1, 3, 4, 5, 6), ("2:128", Fault(
         "of device memory, byte", "the first index behind the end is not left out: > instead of >="))),
+    Program("llm.c train_gpt2_fp32.cu, ten steps", "llm_train.cu", ("LLMC",), reference="llm_train.c", runs=[
+        ("", Fault("softmax_autoregressive_backward_kernel", "no barrier between the sums of warps for one row and for "
+                   "the next; and in orders other than forward the classifier reads a logit that it has overwritten, a "
+                   "race in device memory"))]),
     flash("FlashAttention-3 forward 64", 64, True),
     flash_backward(64, True),
     flash("FlashAttention-3 forward 128, clusters", 128, False, cluster=2),
@@ -101,6 +106,16 @@ INCLUDES = {
     "LLMC": ("dev/cuda", "."),
     "FASTCU": (".",),
 }
+
+
+def losses_of_reference(p, binary, options, projects):
+    """Builds and runs the reference; returns the arguments for the program."""
+    reference = f"{binary}_reference"
+    includes = [f"-I{projects[name] / folder}" for name in p.needs for folder in INCLUDES[name]]
+    subprocess.run(["cc", "-O2", "-w", f"-I{HERE}", *includes, str(HERE / p.reference), "-o", reference, "-lm"],
+                   check=True)
+    output = subprocess.run([reference, f"{reference}.bin"], capture_output=True, text=True, check=True).stdout
+    return [f"{binary}.bin", *(line.split()[1] for line in output.splitlines() if line.startswith("loss "))]
 
 
 def compile_program(p, options, projects):
@@ -142,9 +157,9 @@ def judge(output, status, fault):
     return ""
 
 
-def run(p, binary, arguments, fault, order, options):
+def run(p, binary, arguments, fault, order, options, more=()):
     command = [HERE.parent / "model-gpu", f"--libraries={options.libraries}", f"--device={p.device}",
-               f"--order={order}", binary, *arguments.split()]
+               f"--order={order}", binary, *arguments.split(), *more]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     problem = judge(result.stdout + result.stderr, result.returncode, fault)
     notes = (result.stdout + result.stderr).count("\nnote: ")
@@ -192,10 +207,11 @@ def main():
         if not binary:
             failed += 1
             continue
+        more = losses_of_reference(p, binary, options, projects) if p.reference else ()
         for arguments, fault in p.runs:
             for order in options.orders.split(","):
                 ran += 1
-                failed += not run(p, binary, arguments, fault, order, options)
+                failed += not run(p, binary, arguments, fault, order, options, more)
     print(f"{ran} runs, {failed} wrong")
     return 1 if failed or not ran else 0
 

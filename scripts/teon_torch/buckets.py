@@ -224,9 +224,6 @@ class Plan:
             if isinstance(p.grad, DTensor) and p.grad.placements != p.placements:
                 gradient += f" placed as {p.grad.placements}"
             rows[name] = f"{gradient}, {tuple(p.shape)} {p.dtype}{placement}"
-            options = {key: value for key, value in sorted(group.items())
-                       if key not in ("params", "param_names", "lr", "initial_lr")}
-            rows.setdefault(f"the options of {role}", repr(options))
 
 
 def stacks_of_item(group, params):

@@ -4,6 +4,16 @@ import collections
 import torch
 
 
+class States(collections.ChainMap):
+    """The states of several optimizers. Each is a defaultdict, which would invent a state for another's parameter."""
+
+    def __getitem__(self, p):
+        for states in self.maps:
+            if p in states:
+                return states[p]
+        return self.__missing__(p)
+
+
 class ChainedOptimizer(torch.optim.Optimizer):
     """Steps optimizers one after the other. Its param_groups are theirs, so that a scheduler sets all rates; its state
     dict is that of one optimizer with all groups, as trainers and torch.distributed.checkpoint expect. Add groups to
@@ -16,7 +26,7 @@ class ChainedOptimizer(torch.optim.Optimizer):
 
     def _link(self):
         self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        self.state = collections.ChainMap(*(optimizer.state for optimizer in self.optimizers))
+        self.state = States(*(optimizer.state for optimizer in self.optimizers))
 
     def step(self, closure=None):
         loss = None

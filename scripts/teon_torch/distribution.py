@@ -66,7 +66,7 @@ def as_local(tensor):
 
 def place_of(tensor):
     """Returns where a DTensor lies; None for another tensor or none."""
-    return (id(tensor.device_mesh), tensor.placements) if isinstance(tensor, DTensor) else None
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
 
 
 def why_refused(p, grad):

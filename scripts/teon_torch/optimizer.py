@@ -23,6 +23,9 @@ NEURON_EPSILON = 1e-8    # the engine's
 # (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
 UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
 
+PLANNED = ("k", "experts", "transposed", "neuron_norm")         # options on which a step's plan depends
+NO_OPTIONS = ("params", "param_names", "lr", "initial_lr")       # of a group
+
 # For each option, a description and a test of valid values.
 RATE = ("a finite number, at least 0", lambda x: 0 <= x < math.inf)
 DECAY = ("at least 0 and less than 1", lambda x: 0 <= x < 1)
@@ -167,7 +170,7 @@ class Teon(torch.optim.Optimizer):
             moving = [p for p in group["params"] if p.grad is not None]
             if any(p.grad.layout != torch.strided for p in moving):
                 raise RuntimeError("Teon does not support sparse gradients")
-            if capturing and not (group["capturable"] and all("momentum" in self.state[p] for p in moving)):
+            if capturing and not (group["capturable"] and all(self.state.get(p) for p in moving)):
                 raise RuntimeError("to capture step(), construct Teon with capturable=True and take one step before")
         plan = self._current_plan()
         self._agree(plan)
@@ -179,24 +182,48 @@ class Teon(torch.optim.Optimizer):
         return loss
 
     def _current_plan(self):
-        """Returns the plan for the matrices that have gradients now; it changes only if they do."""
+        """Returns the plan for the matrices that have gradients now; it changes only if they or PLANNED options do."""
         key = tuple((id(p), p.grad is None, distribution.place_of(p), distribution.place_of(p.grad))
                     for group in self.param_groups for p in group["params"])
+        key += tuple(group[name] for group in self.param_groups for name in PLANNED)
         if self._plan is None or self._plan.key != key:
             self._plan = Plan(key, self.param_groups, self.process_group, self.shard == "optimizer")
+            self._plan.refusal = self._plan.refusal or self._missing_state(set(self._plan.elsewhere))
         return self._plan
 
+    def _missing_state(self, elsewhere):
+        """Returns why a step would lose momentum, or None: a parameter moved, or a state that was saved with
+        shard="optimizer" has nothing for matrices whose owners were other ranks. Other options give other owners."""
+        for i, group in enumerate(self.param_groups):
+            for at, p in enumerate(group["params"]):
+                name = f"{group.get('role', f'group {i}')}, matrix {at}"
+                state = self.state.get(p)
+                if state and distribution.place_of(p) != distribution.place_of(state["momentum"]):
+                    return (f"{name}: the parameter moved to another mesh or placement after a step; save and load the "
+                            "optimizer's state with torch.distributed.checkpoint around it")
+                if state == {} and p not in elsewhere:
+                    return (f"{name}: its momentum was on another rank when it was saved; construct Teon with the "
+                            "saved options (k, mode, ...), or load with torch.distributed.checkpoint what all ranks "
+                            "saved")
+        return None
+
     def _agree(self, plan):
-        """Raises ValueError on every rank if ranks are about to update different matrices, or at different rates."""
-        if not plan.rows:
+        """Raises ValueError on every rank if ranks are about to update different matrices, with different options or at
+        different rates, or if one refuses the step."""
+        if not plan.rows and not self._agreements:
             return
-        rates = {f"the rate of {group.get('role', f'group {i}')}": str(float(group["lr"]))
-                 for i, group in enumerate(self.param_groups)
-                 if not (torch.is_tensor(group["lr"]) and group["lr"].is_cuda)}  # reading it would wait for the GPU
-        for group, rows in plan.rows.items():
+        rows = {"the step": plan.refusal or "ready"}
+        for i, group in enumerate(self.param_groups):
+            role = group.get("role", f"group {i}")
+            if not (torch.is_tensor(group["lr"]) and group["lr"].is_cuda):  # reading it would wait for the GPU
+                rows[f"the rate of {role}"] = str(float(group["lr"]))
+            options = {name: value for name, value in sorted(group.items()) if name not in NO_OPTIONS}
+            rows[f"the options of {role}"] = repr(options)
+        # The groups of earlier steps first: if matrices of this rank moved to another group, the others wait there.
+        for group in dict.fromkeys([*self._agreements, *plan.rows]):
             if group not in self._agreements:
                 self._agreements[group] = Agreement(group)
-            self._agreements[group].check(rows | rates)
+            self._agreements[group].check(plan.rows.get(group, {}) | rows)
 
     def _update(self, bucket):
         """Updates a bucket: momentum, orthogonalization, weights. Yields between them while something is sent."""

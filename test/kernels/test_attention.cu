@@ -1,4 +1,4 @@
-#include "kernels/attention.h"
+#include "kernels/attention_rows.h"
 #include "kernels/common.h"
 
 #include <algorithm>
@@ -20,8 +20,22 @@ namespace {
 
 constexpr int64_t kFirstSample = (int64_t{5} << 32) - 1;
 
+// The functions of kernels/attention.h, for the device, or those for GPUs, which a CPU can run too.
 template <typename T>
-AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, DropoutMask mask = {}) {
+struct DeviceAttention {
+    static size_t scratch_bytes(const AttentionShape& s) { return attention_scratch_bytes(s, dtype_of<T>); }
+    static constexpr auto forward_of = &attention_forward<T>;
+    static constexpr auto backward_of = &attention_backward<T>;
+};
+template <typename T>
+struct RowsAttention {
+    static size_t scratch_bytes(const AttentionShape& s) { return attention_rows_scratch_bytes<T>(s); }
+    static constexpr auto forward_of = &attention_rows_forward<T>;
+    static constexpr auto backward_of = &attention_rows_backward<T>;
+};
+
+template <template <typename> typename Attention, typename T>
+AttentionResult<T> run_with(const AttentionShape& s, const AttentionInputs<T>& in, DropoutMask mask = {}) {
     Context context;
     const Stream& stream = context.stream;
     Guarded<T> qkv(in.qkv, stream);
@@ -33,24 +47,33 @@ AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, Dr
     const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
     Guarded<int64_t> first_sample(std::vector<int64_t>{kFirstSample}, stream);
     mask.first_sample = first_sample.data();
-    const auto bytes = static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<T>));
+    const auto bytes = static_cast<int64_t>(Attention<T>::scratch_bytes(s));
     Guarded<std::byte> forward_scratch(bytes, stream);
     Guarded<std::byte> backward_scratch(bytes, stream);
-    attention_forward(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
-    attention_backward(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents,
-                       s, context, mask);
+    Attention<T>::forward_of(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
+    Attention<T>::backward_of(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
+                              documents, s, context, mask);
     forward_scratch.get();
     backward_scratch.get();  // check the canaries
     return {out.get(), lse.get(), dqkv.get()};
 }
 
-void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<float>& in) {
+template <typename T>
+AttentionResult<T> run(const AttentionShape& s, const AttentionInputs<T>& in, const DropoutMask& mask = {}) {
+    return run_with<DeviceAttention>(s, in, mask);
+}
+
+void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<float>& in,
+                        const AttentionResult<float>& actual) {
     INFO(describe(s));
-    AttentionResult<float> actual = run(s, in);
     AttentionOracle<Tracked> expected = oracle(s, in);
     REQUIRE(compare(actual.lse, expected.lse, kRoundings));
     REQUIRE(compare(actual.out, expected.out, kRoundings));
     REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+}
+
+void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<float>& in) {
+    agrees_with_oracle(s, in, run(s, in));
 }
 
 void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in) {
@@ -169,11 +192,7 @@ TEST_CASE(
         AttentionInputs<float> in = random_inputs<float>(s, seed);
         if (documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
         drop(in, s, kMask);
-        const AttentionResult<float> actual = run(s, in, kMask);
-        const AttentionOracle<Tracked> expected = oracle(s, in);
-        REQUIRE(compare(actual.lse, expected.lse, kRoundings));
-        REQUIRE(compare(actual.out, expected.out, kRoundings));
-        REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+        agrees_with_oracle(s, in, run(s, in, kMask));
 
         // D = rowsum(dO * O) reads O rounded to bf16; the naive computation sums dP * P instead. In small heads the
         // error of D does not average out: with HS = 1 it is that of one product. With T = 1 the naive gradients of
@@ -190,10 +209,32 @@ TEST_CASE("kernels/attention: with dropout, rows that a warp processes agree wit
     const AttentionShape s{1, kThreadRow + 52, 1, 1, 3};
     AttentionInputs<float> in = random_inputs<float>(s, 20);
     drop(in, s, kMask);
-    const AttentionResult<float> actual = run(s, in, kMask);
-    const AttentionOracle<Tracked> expected = oracle(s, in);
-    REQUIRE(compare(actual.out, expected.out, kRoundings));
-    REQUIRE(compare(actual.dqkv, expected.dqkv, kRoundings));
+    agrees_with_oracle(s, in, run(s, in, kMask));
+}
+
+TEST_CASE("kernels/attention: blocks of rows, which GPUs use, agree with the oracle on every device") {
+    for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
+        const DropoutMask mask = seed % 3 == 0 ? kMask : DropoutMask{};
+        AttentionInputs<float> in = random_inputs<float>(s, seed);
+        AttentionInputs<bf16> narrow = random_inputs<bf16>(s, seed);
+        if (documents) in.doc_start = narrow.doc_start = random_documents(s.B, s.T, seed + 2);
+        if (mask.p > 0) drop(in, s, mask);
+        agrees_with_oracle(s, in, run_with<RowsAttention>(s, in, mask));
+        if (mask.p == 0) close_to_naive_bf16(s, narrow, run_with<RowsAttention>(s, narrow));
+    });
+}
+
+// On a CPU: whole and partial tiles of a long sequence, some of which no row of a document sees.
+TEST_CASE("kernels/attention: long sequences of several heads and documents agree with the oracle") {
+    const AttentionShape s{2, 700, 4, 2, 24};
+    AttentionInputs<float> in = random_inputs<float>(s, 25);
+    AttentionInputs<bf16> narrow = random_inputs<bf16>(s, 26);
+    agrees_with_oracle(s, in);
+    for (int t = 0; t < s.B * s.T; ++t) in.doc_start.push_back(t % s.T / 290 * 290);
+    narrow.doc_start = in.doc_start;
+    close_to_naive_bf16(s, narrow);
+    drop(in, s, kMask);
+    agrees_with_oracle(s, in, run(s, in, kMask));
 }
 
 TEST_CASE("kernels/attention: a mask without the batch's samples is refused") {
@@ -296,6 +337,7 @@ TEST_CASE("kernels/attention: the same bits on any number of OS threads") {
     same_bits_everywhere<float>({2, 150, 4, 2, 32});
     same_bits_everywhere<bf16>({2, 150, 4, 2, 32});
     same_bits_everywhere<float>({1, kThreadRow + 33, 2, 1, 8});
+    same_bits_everywhere<bf16>({1, 700, 4, 2, 24});
 }
 
 TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
@@ -304,10 +346,28 @@ TEST_CASE("kernels/attention: scratch grows with T, not with its square") {
         REQUIRE(attention_scratch_bytes({1, 8192, 4, 2, 64}, dtype) <= 2 * once);
     }
     // Sizes are 64-bit: two buffers of 512 heads * 128 rows * 8192 floats.
-    REQUIRE(attention_scratch_bytes({1, 8192, 512, 512, 64}, DType::f32) == size_t{1} << 32);
+    REQUIRE(attention_rows_scratch_bytes<float>({1, 8192, 512, 512, 64}) == size_t{1} << 32);
 }
 
-TEST_CASE("kernels/attention: scratch for T is enough for any shorter sequences, which form larger groups") {
+TEST_CASE("kernels/attention: on a CPU, scratch is that of one task for each thread, whatever B is") {
+    if (kGpu) SKIP_TEST("GPUs process all sequences at once");
+    const AttentionShape s{1, 4096, 8, 8, 32};
+    size_t one_thread = 0;
+    {
+        const ScopedThreads scope(1);
+        one_thread = attention_scratch_bytes(s, DType::bf16);
+    }
+    // Two tiles of 128 keys and 256 queries in float and in bf16, and the gradient of the queries of one head.
+    const size_t tiles = size_t{2} * 128 * 256 * (4 + 2);
+    const size_t gradient = size_t{4096} * 32 * 4;
+    REQUIRE(one_thread >= tiles + gradient);
+    REQUIRE(one_thread <= tiles + gradient + (size_t{128} << 10));
+    const ScopedThreads scope(3);
+    REQUIRE(attention_scratch_bytes(s, DType::bf16) == 3 * one_thread);
+    REQUIRE(attention_scratch_bytes({64, 4096, 8, 8, 32}, DType::bf16) == 3 * one_thread);
+}
+
+TEST_CASE("kernels/attention: scratch for T is enough for any shorter sequences") {
     for (DType dtype : {DType::f32, DType::bf16})
         for (int heads : {1, 2, 12})
             for (int B : {1, 3, 64, 1000}) {
@@ -352,7 +412,7 @@ TEST_CASE("kernels/attention: scratch suffices for fewer and for shorter sequenc
 }
 
 TEST_CASE("kernels/attention: a sequence's results do not depend on the number of sequences") {
-    if (!kRowsByThread) SKIP_TEST("only CPUs process sequences in groups");
+    if (kGpu) SKIP_TEST("a GPU's library may choose another algorithm for another batch");
     Context context;
     const int B = 11;
     for (const AttentionShape& s : {AttentionShape{B, 160, 6, 3, 16}, AttentionShape{B, 160, 16, 16, 64}}) {

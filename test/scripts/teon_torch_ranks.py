@@ -222,9 +222,12 @@ def disagreements(ranks):
     def mode(params, optimizer):
         optimizer.param_groups[0]["mode"] = 2
 
-    for fault, words in ((no_gradient, "layers.*.up, matrix 1: a gradient"), (rate, "the rate of layers.*.up"),
-                         (mode, "the options of layers.*.up")):
+    for fault, words, steps in ((no_gradient, "layers.*.up, matrix 1: a gradient", 0),
+                                (rate, "the rate of layers.*.up", 0), (mode, "the options of layers.*.up", 0),
+                                (mode, "the options of layers.*.up", 1), (no_gradient, "matrix 1: a gradient", 1)):
         params, optimizer = fresh()
+        for _ in range(steps):
+            optimizer.step()
         before = [p.full_tensor().clone() for p in params]
         if rank == ranks - 1:
             fault(params, optimizer)
@@ -235,6 +238,36 @@ def disagreements(ranks):
         else:
             raise AssertionError(f"{fault.__name__}: no error")
         assert all(torch.equal(p.full_tensor(), b) for p, b in zip(params, before))
+    # Before a second step: all ranks, then one rank, have a matrix on another mesh.
+    other = init_device_mesh("cpu", (1, ranks), mesh_dim_names=("a", "b"))
+    for moved in (range(ranks), [ranks - 1]):
+        params, optimizer = fresh()
+        optimizer.step()
+        locals_before, second = [p.to_local().clone() for p in params], params[1].full_tensor().detach()
+        if rank in moved:
+            at = distribute_tensor(second, other, [Replicate(), Shard(1)], src_data_rank=None)
+            at = torch.nn.Parameter(at)
+            at.grad = torch.ones_like(at)
+            params[1].grad = None
+            torch.utils.swap_tensors(params[1], at)
+        try:
+            optimizer.step()
+        except ValueError as error:
+            assert "layers.*.up, matrix 1: the parameter moved to another mesh" in str(error) or (
+                "layers.*.up, matrix 1" in str(error) and f"rank {ranks - 1}" in str(error)), error
+        else:
+            raise AssertionError("a parameter moved unnoticed")
+        if rank not in moved:
+            assert all(torch.equal(p.to_local(), local) for p, local in zip(params, locals_before))
+    # One rank lacks a matrix.
+    params, _ = fresh()
+    optimizer = Teon([{"params": params[:1 if rank == ranks - 1 else 2], "role": "layers.*.up"}], k=2)
+    try:
+        optimizer.step()
+    except ValueError as error:
+        assert "layers.*.up, matrix 1: a gradient" in str(error) and "not in this optimizer" in str(error), error
+    else:
+        raise AssertionError("one rank lacks a matrix")
     from torch.distributed.tensor import Partial
     p = torch.nn.Parameter(DTensor.from_local(torch.randn(4, 4), mesh, [Partial()]))
     try:
@@ -243,52 +276,6 @@ def disagreements(ranks):
         assert "is not supported; use Shard and Replicate" in str(error), error
     else:
         raise AssertionError("a Partial parameter was accepted")
-
-
-def checkpoint_save(ranks):
-    resume(ranks, save=True)
-
-
-def checkpoint_load(ranks):
-    resume(ranks, save=False)
-
-
-def resume(ranks, save):
-    """Three steps, torch.distributed.checkpoint in $CHECKPOINT, three more on another number of ranks and with $MODE:
-    the weights of six steps in one process."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    from torch.distributed.fsdp import fully_shard
-    mode, folder = os.environ["MODE"], os.environ["CHECKPOINT"]
-    plain, model = gpt2(), gpt2()
-    reference = optimizers_for(plain, neuron_norm=True)
-    options = {"neuron_norm": True}
-    if mode in ("fsdp2", "hsdp"):
-        names = ("replicas", "shards")
-        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=names) if mode == "hsdp" else None
-        for block in model.transformer.h:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-    elif ranks > 1:
-        options |= {"process_group": dist.group.WORLD, "shard": mode}
-    optimizers = optimizers_for(model, **options)
-    train(plain, reference, 3)
-    if save:
-        train(model, optimizers, 3)
-        states = get_state_dict(model, optimizers)
-        dcp.save({"model": states[0], "optimizers": states[1]}, checkpoint_id=folder)
-        return
-    states = get_state_dict(model, optimizers)
-    states = {"model": states[0], "optimizers": states[1]}
-    dcp.load(states, checkpoint_id=folder)
-    set_state_dict(model, optimizers, model_state_dict=states["model"], optim_state_dict=states["optimizers"])
-    assert optimizers[0].param_groups[0]["lr"] == .02
-    for (name, p), q in zip(plain.named_parameters(), model.parameters()):
-        assert_close(whole(q), p, f"loaded {name}", 2e-4)
-    train(plain, reference, 3)
-    train(model, optimizers, 3)
-    for (name, p), q in zip(plain.named_parameters(), model.parameters()):
-        assert_close(whole(q), p, name, 2e-4)
 
 
 def same_bits(ranks):

@@ -1,5 +1,5 @@
 """Teon on several ranks (gloo, CPU): FSDP2, HSDP, tensor parallelism, DDP, owners' state, checkpoints and errors. Each
-case is a function of teon_torch_ranks.py or teon_torch_models_ranks.py, run by as many processes as it has ranks."""
+case is a function of a worker, teon_torch_*ranks.py, run by as many processes as it has ranks."""
 import os
 import subprocess
 import sys
@@ -8,6 +8,7 @@ from testing import ROOT, Case, needs
 
 WORKER = ROOT / "test/scripts/teon_torch_ranks.py"
 MODELS_WORKER = ROOT / "test/scripts/teon_torch_models_ranks.py"
+CHECKPOINT_WORKER = ROOT / "test/scripts/teon_torch_checkpoint_ranks.py"
 
 
 class RanksTest(Case):
@@ -60,15 +61,39 @@ class RanksTest(Case):
     def test_same_bits(self):
         self.run_ranks("same_bits", 4)
 
-    @needs("torch", "transformers")
-    def test_checkpoints_on_another_number_of_ranks(self):
-        ways = {("fsdp2", 4): [("none", 1), ("fsdp2", 2), ("optimizer", 3), ("hsdp", 4)],
-                ("optimizer", 2): [("none", 1), ("fsdp2", 3)]}
-        for (mode, ranks), others in ways.items():
-            folder = str(self.folder / f"checkpoint-{mode}")
-            self.run_ranks("checkpoint_save", ranks, MODE=mode, CHECKPOINT=folder)
-            for other, count in others:
-                self.run_ranks("checkpoint_load", count, MODE=other, CHECKPOINT=folder)
+    def save_and_load(self, mode, ranks, others):
+        """Saves on ranks with a mode, and continues with each of others: (mode, ranks)."""
+        folder = str(self.folder / f"checkpoint-{mode}-{ranks}")
+        self.run_ranks("save", ranks, CHECKPOINT_WORKER, MODE=mode, CHECKPOINT=folder)
+        for other, count in others:
+            with self.subTest(f"{mode} on {ranks} ranks, then {other} on {count}"):
+                self.run_ranks("load", count, CHECKPOINT_WORKER, MODE=other, CHECKPOINT=folder)
+
+    @needs("torch", "transformers", "safetensors")
+    def test_saved_by_fsdp2_on_4_ranks_and_loaded_on_1_2_and_3(self):
+        self.save_and_load("fsdp2", 4, [("fsdp2", 1), ("fsdp2", 2), ("fsdp2", 3)])
+
+    @needs("torch", "transformers", "safetensors")
+    def test_saved_by_fsdp2_and_loaded_in_other_ways(self):
+        self.save_and_load("fsdp2", 2, [("plain", 1), ("zero1", 3), ("ddp", 2), ("hsdp", 4)])
+
+    @needs("torch", "transformers", "safetensors")
+    def test_saved_by_ddp_and_loaded_by_fsdp2(self):
+        self.save_and_load("ddp", 2, [("fsdp2", 3)])
+        self.save_and_load("zero1", 2, [("fsdp2", 3), ("plain", 1)])
+
+    @needs("torch", "transformers", "safetensors")
+    def test_a_whole_state_of_rank_0(self):
+        self.run_ranks("whole_state", 3, CHECKPOINT_WORKER)
+
+    @needs("torch", "transformers", "safetensors")
+    def test_states_of_the_single_file_continue(self):
+        for ranks in (1, 2, 3):
+            self.run_ranks("single_file_state", ranks, CHECKPOINT_WORKER)
+
+    @needs("torch", "transformers", "safetensors")
+    def test_a_state_of_other_owners_is_refused(self):
+        self.run_ranks("other_owners", 2, CHECKPOINT_WORKER)
 
     @needs("torch", "transformers")
     def test_random_models_on_every_mesh(self):

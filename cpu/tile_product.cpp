@@ -1,0 +1,178 @@
+#include "cpu/tile_product.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/activation.h"
+
+namespace teon::cpu {
+
+namespace {
+
+// The part of K for which 16-bit operands are widened at a time. It bounds a thread's scratch memory for any K.
+constexpr int64_t kSlice = 512;
+
+const void* at(const void* matrix, DType type, int64_t element) {
+    return static_cast<const char*>(matrix) + element * size_of(type);
+}
+void* at(void* matrix, DType type, int64_t element) { return static_cast<char*>(matrix) + element * size_of(type); }
+
+float* resized(std::vector<float>& v, int64_t n) {
+    if (std::ssize(v) < n) v.resize(n);
+    return v.data();
+}
+
+// Converts a block of rows x columns to packed floats.
+const float* widen(std::vector<float>& scratch, DType type, const void* block, int64_t ld, int64_t rows,
+                   int64_t columns) {
+    float* to = resized(scratch, rows * columns);
+    visit_dtype(type, [&]<typename T>(T) {
+        const T* from = static_cast<const T*>(block);
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = static_cast<float>(from[i * ld + j]);
+    });
+    return to;
+}
+
+// Computes a row c = alpha product + beta addend + bias, rounded once. bias may be null; c may be product.
+template <typename TC, typename T>
+void finish_row(TC* c, const float* product, const T* addend, float alpha, float beta, const T* bias, int64_t n) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+        float x = alpha * product[j];
+        if (beta != 0.0f) x = fmaf(beta, static_cast<float>(addend[j]), x);
+        if (bias) x += static_cast<float>(bias[j]);
+        c[j] = TC(x);
+    }
+}
+
+// Applies the activation to a row of sums.
+template <typename T>
+void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
+    if (activation == Activation::gelu) {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; ++j) {
+            aux[j] = T(sums[j]);
+            c[j] = T(gelu_tanh(sums[j]));
+        }
+    } else {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
+    }
+}
+
+}  // namespace
+
+TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {
+    auto good = [](const auto& p) { return p && !p->reference; };
+    // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
+    // contiguous.
+    const bool column_of_c = columns == 1 && m.ldc > 1;
+    const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
+    odd_ = size_of(m.in) == 2 && m.K % 2 == 1;
+    depth_ = m.K - (odd_ ? 1 : 0);
+    end_ = depth_;
+    // A factor of NaN has no place in the order of kinds: the map would return another factor's primitive.
+    finished_ = !odd_ && (!m.bias || m.alpha == 1.0f) && !m.alpha_varies && m.activation == Activation::none &&
+                !column_of_c && !column_of_a && !std::isnan(m.alpha) && !std::isnan(m.beta);
+    if (finished_) first_ = primitive(kind(m, depth_, m.beta));
+    if (good(first_)) return;
+    finished_ = false;
+    if (!column_of_a && depth_ > 0) {
+        first_ = primitive(kind(m, depth_, 0.0f));
+        if (good(first_) || m.in == DType::f32) return;
+    }
+    widened_ = true;
+    odd_ = false;
+    depth_ = std::min(m.K, kSlice);
+    end_ = m.K;
+    first_ = primitive(kind(m, depth_, 0.0f));
+    if (m.K >= 2 * depth_) middle_ = primitive(kind(m, depth_, 1.0f));
+    if (m.K % depth_ != 0) last_ = primitive(kind(m, m.K % depth_, 1.0f));
+}
+
+void TileProduct::run(const Matmul& m, int64_t matrix, int64_t row, int64_t column) const {
+    Worker& worker = Worker::mine();
+    void* c = at(m.C, m.out, matrix * m.stride_c + row * m.ldc + column);
+    const void* addend = at(m.addend.data, m.out, matrix * m.addend.stride + row * m.addend.ld + column);
+    const void* bias = m.bias ? at(m.bias, m.out, column) : nullptr;
+    float* product = finished_ ? nullptr : resized(worker.product, rows_ * columns_);
+    if (finished_ && m.beta != 0.0f && c != addend) copy(c, m.ldc, addend, m.addend.ld, m.out);
+    for (int64_t k = 0; k < end_; k += depth_) {
+        const int64_t depth = std::min(depth_, end_ - k);
+        const void* a = at(m.A.data, m.in, matrix * m.A.stride + (m.trans_a ? k * m.A.ld + row : row * m.A.ld + k));
+        const void* b =
+            at(m.B.data, m.in, matrix * m.B.stride + (m.trans_b ? column * m.B.ld + k : k * m.B.ld + column));
+        if (widened_) {
+            a = widen(worker.a, m.in, a, m.A.ld, m.trans_a ? depth : rows_, m.trans_a ? rows_ : depth);
+            b = widen(worker.b, m.in, b, m.B.ld, m.trans_b ? columns_ : depth, m.trans_b ? depth : columns_);
+        }
+        const auto& later = depth == depth_ ? middle_ : last_;
+        worker.run(k == 0 ? first_ : later, a, b, finished_ ? c : product, finished_ ? bias : nullptr);
+    }
+    if (finished_) return;
+    if (odd_) add_last_term(product, m, matrix, row, column);
+    visit_dtype(m.out, [&]<typename T>(T) {
+        for (int64_t i = 0; i < rows_; ++i) {
+            float* sums = product + i * columns_;
+            auto finish = [&](auto* to) {
+                finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
+                           static_cast<const T*>(bias), columns_);
+            };
+            T* to = static_cast<T*>(c) + i * m.ldc;
+            if (m.activation == Activation::none) {
+                finish(to);
+            } else {
+                finish(sums);
+                activate_row(to, static_cast<T*>(at(m.aux, m.out, (row + i) * m.ld_aux + column)), sums, m.activation,
+                             columns_);
+            }
+        }
+    });
+}
+
+void TileProduct::add_last_term(float* product, const Matmul& m, int64_t matrix, int64_t row, int64_t column) const {
+    float* last = resized(Worker::mine().b, columns_);
+    const int64_t k = m.K - 1;
+    const int64_t row_step = m.trans_a ? 1 : m.A.ld;
+    const int64_t column_step = m.trans_b ? m.B.ld : 1;
+    visit_dtype(m.in, [&]<typename T>(T) {
+        const T* a =
+            static_cast<const T*>(m.A.data) + matrix * m.A.stride + row * row_step + k * (m.trans_a ? m.A.ld : 1);
+        const T* b =
+            static_cast<const T*>(m.B.data) + matrix * m.B.stride + column * column_step + k * (m.trans_b ? 1 : m.B.ld);
+        for (int64_t j = 0; j < columns_; ++j) last[j] = static_cast<float>(b[j * column_step]);
+        for (int64_t i = 0; i < rows_; ++i) {
+            const float factor = static_cast<float>(a[i * row_step]);
+            float* sums = product + i * columns_;
+#pragma GCC ivdep
+            for (int64_t j = 0; j < columns_; ++j) sums[j] = fmaf(factor, last[j], sums[j]);
+        }
+    });
+}
+
+ProductKind TileProduct::kind(const Matmul& m, int64_t depth, float beta) const {
+    ProductKind s{rows_,  columns_, depth,   m.trans_a, m.trans_b,        m.in, m.out, m.A.ld,
+                  m.B.ld, m.ldc,    m.alpha, beta,      m.bias != nullptr};
+    if (!finished_) {
+        s.out = DType::f32;
+        s.ldc = columns_;
+        s.alpha = 1.0f;
+        s.bias = false;
+    }
+    if (widened_) {
+        s.in = DType::f32;
+        s.lda = m.trans_a ? rows_ : depth;
+        s.ldb = m.trans_b ? depth : columns_;
+    }
+    return s;
+}
+void TileProduct::copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, DType type) const {
+    for (int64_t i = 0; i < rows_; ++i) {
+        memcpy(at(to, type, i * ld_to), at(from, type, i * ld_from), columns_ * size_of(type));
+    }
+}
+
+}  // namespace teon::cpu

@@ -1,0 +1,15 @@
+// The dimensions of attention.
+#pragma once
+
+#include <cstdint>
+
+namespace teon {
+
+// Causal self-attention. Head h of the NH query heads uses key/value head h / (NH / NKV). Scores are scaled by
+// 1 / sqrt(HS). doc_start (B, T), or nullptr for 0 everywhere: row t sees the keys t' with doc_start[t] <= t' <= t.
+struct AttentionShape {
+    int B, T, NH, NKV, HS;
+    int64_t qkv_width() const { return static_cast<int64_t>(NH + 2 * NKV) * HS; }
+};
+
+}  // namespace teon

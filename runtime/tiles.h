@@ -1,0 +1,36 @@
+// What an operation on a CPU is made of that works on tiles: products of tiles, each on one thread, and tasks that the
+// threads share. Only in builds for CPUs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/dtype.h"
+#include "cpu/tile_product.h"
+#include "runtime/device.h"
+
+namespace teon {
+
+// C (M x N, float) = op(A) (M x K) op(B) (K x N), or += if it adds, of row-major tiles. A and B have type `dtype`.
+class TileProduct {
+public:
+    struct Operand {
+        int64_t ld;
+        bool transposed = false;
+    };
+    TileProduct(DType dtype, int M, int N, int K, Operand A, Operand B, int64_t ldc, bool adds);
+    void operator()(float* C, const void* A, const void* B) const;  // within a task
+
+private:
+    cpu::Matmul call_;
+    cpu::TileProduct product_;
+};
+
+// The most tasks that run at a time.
+int task_slots();
+
+// Runs run(task, slot) for each of `tasks` tasks, the lowest first, after the work that is already on the stream. Tasks
+// that run at the same time have different slots, which are below task_slots(). `name` must never be freed.
+void run_tasks(const Stream& stream, const char* name, int64_t tasks, std::function<void(int64_t, int)> run);
+
+}  // namespace teon
