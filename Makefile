@@ -37,7 +37,8 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # Wildcards find all sources. Each *.cu in this folder is a program. A file belongs to both backends unless ONLY_cpu or
 # ONLY_cuda matches it.
-ONLY_cpu  := cpu/% gpusim/% test/cpu/% runtime/tiles% kernels/attention_tiled%
+ONLY_cpu  := $(filter-out cpu/cgroup.cpp cpu/system_memory.cpp,$(wildcard cpu/*.cpp)) gpusim/% test/cpu/% \
+             runtime/tiles% kernels/attention_tiled%
 ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))

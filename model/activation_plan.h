@@ -61,7 +61,8 @@ struct DecoderRun {
     int B = 1, T = 1;  // the largest micro-batch
     DType dtype = DType::f32;
     MatmulDType matmul_dtype = MatmulDType::same;
-    bool keeps_fp8_weights = true;  // for all micro-batches of a step; else they are cast at each use
+    bool fast_accumulation = false;  // of FP8, in the forward pass (runtime/gemm.h)
+    bool keeps_fp8_weights = true;   // for all micro-batches of a step; else they are cast at each use
     RecomputePlan recompute = {};
     int offloaded_blocks = 0;  // the first blocks move their saved tensors to host memory; at most L - 2
     AttentionKind attention = AttentionKind::automatic;

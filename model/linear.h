@@ -49,6 +49,7 @@ struct Linear {
         const DecoderRun& run = plan.run();
         if (run.matmul_dtype == MatmulDType::same) return;
         fp8_ = run.matmul_dtype;
+        fast_accumulation_ = run.fast_accumulation;
         const auto operand = [&](Tensor maximum) {
             return Fp8Operand{maximum.row < 0,
                               maximum.row < 0 ? plan.maximum() : maximum,
@@ -86,6 +87,7 @@ struct Linear {
                 else if (!p.accumulate)
                     cast<e4m3>(p, w_, p.weight(weight), out, in, Copies::both);
                 g.B = fp8_mat<e4m3>(p, w_, w_.copy, in);
+                g.fast_accumulation = fast_accumulation_;
             }
         }
         if (bias >= 0) g.epilogue = Epilogue::bias;
@@ -201,6 +203,7 @@ private:
 
     MatmulDType fp8_ = MatmulDType::same;
     bool keeps_fp8_weight_ = false;
+    bool fast_accumulation_ = false;
     Fp8Operand x_, dy_, w_;
 
     template <typename T>

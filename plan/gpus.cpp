@@ -25,4 +25,10 @@ const std::vector<KnownGpu>& known_gpus() {
     return gpus;
 }
 
+const KnownGpu* known_gpu(std::string_view name_or_device) {
+    for (const KnownGpu& gpu : known_gpus())
+        if (gpu.name == name_or_device || gpu.device.name == name_or_device) return &gpu;
+    return nullptr;
+}
+
 }  // namespace teon

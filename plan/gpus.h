@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/gpus.h"
@@ -16,5 +17,7 @@ struct KnownGpu {
     double spread;  // the range of expected times, as a logarithm
 };
 const std::vector<KnownGpu>& known_gpus();  // the rows of base/gpus.h
+// Returns the GPU of a value of --plan-for, or the one that reports this device name; nullptr if it is unknown.
+const KnownGpu* known_gpu(std::string_view name_or_device);
 
 }  // namespace teon

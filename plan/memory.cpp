@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "model/decoder.h"
 #include "optim/diagnostics.h"
+#include "plan/step_time.h"
 
 namespace teon {
 
@@ -32,8 +33,12 @@ constexpr int64_t kNcclAllowance = int64_t{512} << 20;
 constexpr int64_t kCpuAllowance = int64_t{128} << 20;
 constexpr int64_t kMpiAllowance = int64_t{64} << 20;
 
+// Times that differ by less are as good as equal: then the plan that divides less is taken.
+constexpr double kNoLonger = 1.02;
+
 constexpr const char* kMasters = "weights, float masters";
 constexpr const char* kState = "optimizer state";
+constexpr const char* kCheckpoint = "checkpoint being written";
 
 using Memory = std::vector<std::pair<std::string, int64_t>>;
 
@@ -108,8 +113,7 @@ void plan_fixed_memory(RunPlan& p) {
     // Rank 0's copy of the masters and of all ranks' state, and the largest tensor once more, in its file's order. On a
     // CPU the host's memory is the device's.
     const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
-    (p.is_gpu ? p.host_memory : p.memory)
-        .push_back({"checkpoint being written", 4 * P + all_state + 4 * largest_gradient(p.params)});
+    (p.is_gpu ? p.host_memory : p.memory).push_back({kCheckpoint, 4 * P + all_state + 4 * largest_gradient(p.params)});
     p.memory.push_back(p.is_gpu ? std::pair{"CUDA and libraries, allowance", kGpuAllowance}
                                 : std::pair{"program, libraries, allowance", kCpuAllowance});
     if (p.ranks > 1)
@@ -225,6 +229,26 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
         bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
 }
 
+// Returns the shardings that the flags permit, from the one that divides least.
+std::vector<Sharding> permitted_shardings(const RunPlan& p) {
+    if (p.ranks == 1) return {Sharding::none};
+    if (p.options.shard) return {*p.options.shard};
+    std::vector<Sharding> shardings = {Sharding::optimizer, Sharding::gradients};
+    if (!needs_whole_weights(p.options)) shardings.push_back(Sharding::all);
+    return shardings;
+}
+
+// Adds what depends on the run that fit_to_memory() found.
+void plan_activations(RunPlan& p) {
+    p.activations = decoder_activations(p.config, p.run);
+    p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
+    p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});
+    if (p.run.offloaded_blocks > 0)
+        (p.is_gpu ? p.host_memory : p.memory).push_back({"activations, offloaded", p.activations.offloaded_bytes()});
+    p.micro_steps = static_cast<int>(p.options.batch_tokens / p.options.seq_len / p.ranks / p.run.B);
+    p.options.micro_batch = p.run.B;
+}
+
 }  // namespace
 
 std::string memory_advice(const RunPlan& p) {
@@ -244,35 +268,49 @@ std::string memory_advice(const RunPlan& p) {
 
 int64_t memory_bytes(const RunPlan& p) { return total(p.memory); }
 
+void check_host_memory(const RunPlan& p, int local_ranks, int64_t available_bytes) {
+    if (!p.is_gpu) return;  // p.memory has all
+    int64_t bytes = 0;
+    std::vector<std::string> parts;
+    for (const auto& [name, part_bytes] : p.host_memory) {
+        const bool of_rank_0 = name == kCheckpoint;
+        bytes += part_bytes * (of_rank_0 ? 1 : local_ranks);
+        parts.push_back(fmt::format("{} {}{}", name, bytes_text(static_cast<double>(part_bytes)),
+                                    of_rank_0 || local_ranks == 1 ? "" : " of each rank"));
+    }
+    CHECK_USAGE(bytes <= available_bytes,
+                "the run pins {} of the host's memory, of which {} are available ({}); {}use a smaller model",
+                bytes_text(static_cast<double>(bytes)), bytes_text(static_cast<double>(available_bytes)),
+                fmt::join(parts, ", "),
+                p.options.offload.optimizer || p.options.offload.activations ? "leave out --offload or " : "");
+}
+
 int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {
     if (ranks == 1) return static_cast<int64_t>(0.94 * static_cast<double>(device.free_bytes));
     return static_cast<int64_t>(0.9 * static_cast<double>(device.total_bytes)) / (device.is_gpu ? 1 : local_ranks);
 }
 
-void plan_memory(RunPlan& p, int64_t bytes) {
-    std::vector<Sharding> shardings = {Sharding::none};
-    if (p.ranks > 1 && p.options.shard) {
-        shardings = {*p.options.shard};
-    } else if (p.ranks > 1) {
-        shardings = {Sharding::optimizer, Sharding::gradients};
-        if (!needs_whole_weights(p.options)) shardings.push_back(Sharding::all);
-    }
-    const DecoderRun run = p.run;
+void plan_memory(RunPlan& p, int64_t bytes, const GpuRates* gpu) {
+    std::vector<RunPlan> fitting;
+    const std::vector<Sharding> shardings = permitted_shardings(p);
     for (const Sharding sharding : shardings) {
-        p.sharding = sharding;
-        p.run = run;
-        p.run.keeps_fp8_weights = sharding != Sharding::all;
-        plan_fixed_memory(p);
-        if (fit_to_memory(p, bytes, memory_bytes(p))) break;
-        if (sharding == shardings.back()) refuse(p, bytes, memory_bytes(p));
+        RunPlan plan = p;
+        plan.sharding = sharding;
+        plan.run.keeps_fp8_weights = sharding != Sharding::all;
+        plan_fixed_memory(plan);
+        const bool fits = fit_to_memory(plan, bytes, memory_bytes(plan));
+        if (!fits && sharding == shardings.back() && fitting.empty()) refuse(plan, bytes, memory_bytes(plan));
+        if (!fits) continue;
+        plan_activations(plan);
+        fitting.push_back(std::move(plan));
     }
-    p.activations = decoder_activations(p.config, p.run);
-    p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
-    p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});
-    if (p.run.offloaded_blocks > 0)
-        (p.is_gpu ? p.host_memory : p.memory).push_back({"activations, offloaded", p.activations.offloaded_bytes()});
-    p.micro_steps = static_cast<int>(p.options.batch_tokens / p.options.seq_len / p.ranks / p.run.B);
-    p.options.micro_batch = p.run.B;
+    const auto seconds = [&](const RunPlan& plan) {
+        return gpu && predicts_step_time(plan) ? step_time(plan, *gpu).total() : 0;
+    };
+    double shortest = seconds(fitting.front());
+    for (const RunPlan& plan : fitting) shortest = std::min(shortest, seconds(plan));
+    p = *std::find_if(fitting.begin(), fitting.end(),
+                      [&](const RunPlan& plan) { return seconds(plan) <= kNoLonger * shortest; });
 }
 
 }  // namespace teon

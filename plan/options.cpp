@@ -84,6 +84,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.choice("--matmul-dtype", o.matmul_dtype,
              "operands of the blocks' products: as stored (same), or FP8 copies: E4M3 with E5M2 gradients (fp8), or "
              "all E4M3 (fp8-e4m3); needs --dtype bf16 and, on a GPU, compute capability 8.9");
+    t.toggle(
+        "--fast-accumulation", o.fast_accumulation,
+        "with --matmul-dtype fp8 or fp8-e4m3: leave the sums of forward products in the tensor cores, which may be "
+        "faster, with about 14 bits of them (docs/fp8.md)");
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
@@ -281,7 +285,8 @@ void add_run_flags(OptionTable& t, Options& o) {
     for (const auto& [value, name] : kEnumNames<Sharding>) shardings.push_back({std::string(name), value});
     t.choice("--shard", o.shard, shardings,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
-             "all, weights included; auto: the first from optimizer on that fits the device");
+             "all, weights included; auto: from optimizer on, the first that fits the device and whose expected "
+             "step is within 2% of the shortest, on a GPU that --plan-for knows; elsewhere the first that fits");
     t.choice("--offload", o.offload,
              Choices<Offload>{
                  {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
@@ -369,7 +374,8 @@ void add_check_flags(OptionTable& t, Options& o) {
              "with --ranks: GB/s per rank, to predict communication; 0: the rate of --plan-for, if given")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
-            "time every kernel of these steps; the table goes to profile.txt in the run's folder")
+            "time every kernel of these steps, each of which then waits for the end of the one before it; the table "
+            "goes to profile.txt in the run's folder")
         .this_call = true;
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs,

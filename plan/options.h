@@ -37,6 +37,7 @@ struct Options {
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;
     MatmulDType matmul_dtype = MatmulDType::same;
+    bool fast_accumulation = false;
     AttentionKind attention = AttentionKind::automatic;
     bool gelu_fusion = false;
     bool autotune = false;

@@ -91,7 +91,8 @@ void report_device(const RunPlan& p, ReportLines& line) {
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
     if (o.matmul_dtype != MatmulDType::same)
         line("products",
-             fmt::format("of blocks in FP8: e4m3, gradients {}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3"));
+             fmt::format("of blocks in FP8: e4m3, gradients {}{}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3",
+                         o.fast_accumulation ? ", fast accumulation" : ""));
     line("attention", fmt::format("{}{}", name_of(p.run.attention),
                                   c.dropout > 0 && p.is_gpu ? ", slower than flash, which has no dropout" : ""));
     if (c.dropout > 0)
@@ -109,7 +110,7 @@ void report_device(const RunPlan& p, ReportLines& line) {
     line("head", fmt::format("{} rows of logits at a time, {}", logits_bytes / (c.Vp() * size_of(p.run.dtype)),
                              bytes_text(static_cast<double>(logits_bytes))));
     if (p.ranks > 1)
-        line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (the least that fits)",
+        line("sharding", fmt::format("{}{}{}", name_of(p.sharding), o.shard ? "" : " (--shard auto)",
                                      p.sharding >= Sharding::gradients && p.micro_steps > 1
                                          ? ", adds micro-batches after ranks: other last bits than none and optimizer"
                                          : ""));
@@ -163,9 +164,7 @@ std::string plan_report(const RunPlan& p) {
     if (ranks > 1)
         line.text += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
                                      exchange_of(p), o.bandwidth);
-    const KnownGpu* planned_for = nullptr;
-    for (const KnownGpu& gpu : known_gpus())
-        if (gpu.name == o.plan_for) planned_for = &gpu;
+    const KnownGpu* const planned_for = known_gpu(o.plan_for);
     if (planned_for) line.text += step_time_table(p, *planned_for);
     if (o.plan_only) line.text += whole_run_table(p, planned_for);
     for (const auto& [name, text] : p.notes) line(name, text);

@@ -328,6 +328,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     if (is_gpu) p.run.head_rows = o.head_rows.value_or(kHeadRows);
     p.run.gelu_fusion = o.gelu_fusion;
     p.run.matmul_dtype = o.matmul_dtype;
+    p.run.fast_accumulation = o.fast_accumulation;
     CHECK_USAGE(o.offload_blocks <= std::max(0, p.config.L - 2),
                 "--offload-blocks {}: of {} layers the last 2 stay on the device; at most {} can be offloaded",
                 o.offload_blocks, p.config.L, std::max(0, p.config.L - 2));

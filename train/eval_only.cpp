@@ -73,6 +73,7 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     run.attention = o.attention;
     run.gelu_fusion = o.gelu_fusion;
     run.matmul_dtype = o.matmul_dtype;
+    run.fast_accumulation = o.fast_accumulation;
     check_device(run, device);
     run.recompute = Recompute::block;  // there is no backward pass to save activations for
     const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);

@@ -17,6 +17,7 @@
 #include "plan/memory.h"
 #include "plan/parse_options.h"
 #include "plan/report.h"
+#include "runtime/host_memory.h"
 #include "train/eval_only.h"
 #include "train/loop.h"
 #include "train/ranks.h"
@@ -68,13 +69,12 @@ std::string gpu_names() {
 // Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
 void print_plan(const ModelFamily& family, Options options) {
     adopt_model(options, family, std::nullopt);
-    const DeviceInfo* gpu = nullptr;
-    for (const KnownGpu& gpu_row : known_gpus())
-        if (gpu_row.name == options.plan_for) gpu = &gpu_row.device;
+    const KnownGpu* const gpu_row = known_gpu(options.plan_for);
+    const DeviceInfo* const gpu = gpu_row ? &gpu_row->device : nullptr;
     const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
     if (gpu) check_device(plan.run, *gpu);
-    plan_memory(plan, options.memory ? options.memory : usable);
+    plan_memory(plan, options.memory ? options.memory : usable, gpu_row ? &gpu_row->rates : nullptr);
     if (gpu)
         print_output(
             fmt::format("{:<12}{}\n", "device",
@@ -137,7 +137,10 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         }
         const DeviceInfo device = device_info();
         check_device(plan.run, device);
-        plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size));
+        const KnownGpu* const gpu_row = known_gpu(device.name);
+        plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
+                    gpu_row ? &gpu_row->rates : nullptr);
+        check_host_memory(plan, launch.local_size, host_bytes_available());
         check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
         if (options.verify_data)
             on_rank_0(context, [&] {

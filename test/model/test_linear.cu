@@ -56,12 +56,13 @@ struct LinearRun {
     std::vector<float> dw, db;
 
     // accumulate: a second pass adds to the gradients of the first.
-    LinearRun(MatmulDType dtype, bool keeps, bool accumulate) {
+    LinearRun(MatmulDType dtype, bool keeps, bool accumulate, bool fast_accumulation = false) {
         builder.layer = 0;
         linear = Linear(builder, {{name, Role::q, kOut, kOut}}, kIn, kIn, 1.0f, true);
         DecoderRun run{1, N, DType::bf16};
         run.matmul_dtype = dtype;
         run.keeps_fp8_weights = keeps;
+        run.fast_accumulation = fast_accumulation;
         run.attention = AttentionKind::gemm;
         ActivationPlan plan(run, Purpose::train, 1);
         linear.plan(plan);
@@ -195,5 +196,17 @@ TEST_CASE("model/linear: FP8 does not hide NaN and infinity") {
         r.pass(false);
         REQUIRE(std::isnan(static_cast<float>(r.dx[7 * LinearRun::kIn])));
         REQUIRE(std::isnan(r.dw[2 * LinearRun::kIn]));
+    }
+}
+
+TEST_CASE("model/linear: --fast-accumulation changes forward products of FP8 alone") {
+    NEEDS_FP8();
+    for (const MatmulDType dtype : {MatmulDType::fp8, MatmulDType::fp8_e4m3}) {
+        const LinearRun precise(dtype, true, false);
+        const LinearRun fast(dtype, true, false, true);
+        if (!on_gpu()) REQUIRE(!same_bits(fast.y, precise.y));  // a GPU may have no faster sum for so small a product
+        REQUIRE(same_bits(fast.dx, precise.dx));
+        REQUIRE(same_bits(fast.dw, precise.dw));
+        REQUIRE(same_bits(fast.db, precise.db));
     }
 }

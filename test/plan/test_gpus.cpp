@@ -1,5 +1,6 @@
 #include "plan/gpus.h"
 
+#include "plan/report.h"
 #include "plan/step_time.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
@@ -23,13 +24,13 @@ TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever 
         const bool is_large = gpu.device.total_bytes > size_t{70} << 30;
         if (!is_large) {
             RunPlan plan = plan_run(kLlama, small, true, 1);
-            plan_memory(plan, usable_bytes(gpu.device, 1, 1));
+            plan_memory(plan, usable_bytes(gpu.device, 1, 1), &gpu.rates);
             REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
             REQUIRE(plan.run.attention == AttentionKind::flash);
             continue;
         }
         RunPlan plan = plan_run(kLlama, o, true, 1);
-        plan_memory(plan, usable_bytes(gpu.device, 1, 1));
+        plan_memory(plan, usable_bytes(gpu.device, 1, 1), &gpu.rates);
         REQUIRE(plan.run.dtype == DType::bf16);
         REQUIRE(plan.run.attention == AttentionKind::flash);
         REQUIRE(plan.options.batch_tokens == 524288);
@@ -49,4 +50,37 @@ TEST_CASE("plan/step_time: without offload no copies take time, however few laye
             REQUIRE(t.copies == 0);
             REQUIRE(t.total() == t.products + t.attention + t.recomputation + t.passes + t.update);
         }
+}
+
+TEST_CASE("plan/step_time: --shard auto takes the first that fits and is at most 2% slower than the fastest") {
+    const KnownGpu& h100 = *known_gpu("h100");
+    REQUIRE(known_gpu(h100.device.name) == &h100);
+    REQUIRE(known_gpu("a CPU") == nullptr);
+    const int64_t memory = usable_bytes(h100.device, 8, 8);
+    const auto plan = [&](const std::string& flags, const GpuRates* gpu) {
+        return make_plan(
+            kLlama,
+            *parse(words("--plan-only --steps 10 --optimizer muon --dtype bf16 --attention flash " + flags), kLlama),
+            true, memory, 8, gpu);
+    };
+    for (const std::string model : {"--model 130m ", "--model 1b ", "--model 7b "}) {
+        INFO(model);
+        std::vector<std::pair<Sharding, double>> fitting;
+        for (const Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::all}) {
+            RunPlan fixed;
+            const std::string refusal = error_of<UsageError>(
+                [&] { fixed = plan(model + "--shard " + std::string(name_of(sharding)), &h100.rates); });
+            if (!refusal.empty()) continue;
+            fitting.push_back({sharding, step_time(fixed, h100.rates).total()});
+        }
+        double shortest = fitting.front().second;
+        for (const auto& [sharding, seconds] : fitting) shortest = std::min(shortest, seconds);
+        Sharding expected = Sharding::none;
+        for (const auto& [sharding, seconds] : fitting)
+            if (expected == Sharding::none && seconds <= 1.02 * shortest) expected = sharding;
+        REQUIRE(plan(model, &h100.rates).sharding == expected);
+        REQUIRE(plan(model, nullptr).sharding == fitting.front().first);
+        REQUIRE(contains(plan_report(plan(model, &h100.rates)), std::string(name_of(expected)) + " (--shard auto)"));
+        if (model == "--model 7b ") REQUIRE(expected != fitting.front().first);
+    }
 }

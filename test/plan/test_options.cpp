@@ -43,6 +43,7 @@ const std::vector<BadFlags> kBadFlags = {
      {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
     {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "--ffn 1000", "16"}},
     {{"--matmul-dtype", "e4m3"}, {"--matmul-dtype e4m3", "fp8-e4m3"}},
+    {{"--fast-accumulation"}, {"--fast-accumulation has no meaning without --matmul-dtype fp8 or fp8-e4m3"}},
     {{"--layers", ""}, {"--layers"}},
     {{"--layers"}, {"--layers"}},
     {{"--layers", "2", "--layers", "3"}, {"--layers: given 2 times (2, 3)"}},
@@ -477,7 +478,8 @@ TEST_CASE("plan/options: a run that resumes may change what does not change its 
              "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
-             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype fp8")) {
+             "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "
+             "fp8")) {
         const std::vector<std::string> flags = words(flag);
         const std::vector<std::string> changes = changed({}, flags);
         REQUIRE(changes.size() == (flags[0] == "--weight-decay" || flags[0] == "--schedule"

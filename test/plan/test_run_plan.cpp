@@ -254,6 +254,10 @@ TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer 
     REQUIRE(extra({"--shard", "all"}, 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
     REQUIRE(contains(plan_report(plan({"--matmul-dtype", "fp8"})), "in FP8: e4m3, gradients e5m2"));
     REQUIRE(plan_report(plan({})).find("FP8") == std::string::npos);
+    const RunPlan fast = plan({"--matmul-dtype", "fp8", "--fast-accumulation"});
+    REQUIRE(fast.run.fast_accumulation);
+    REQUIRE(contains(plan_report(fast), "gradients e5m2, fast accumulation"));
+    REQUIRE(!plan({"--matmul-dtype", "fp8"}).run.fast_accumulation);
 }
 
 TEST_CASE("plan/run_plan: the report says if the sharding sums micro-batches in another order") {
@@ -289,6 +293,21 @@ TEST_CASE("plan/run_plan: every preset can be planned, and its report names the 
                 REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
                 REQUIRE(contains(plan_report(s), "total"));
             }
+}
+
+TEST_CASE("plan/run_plan: what all processes of a machine pin is held against the host's memory") {
+    const auto o =
+        parse({"--plan-only", "--model", "7b", "--offload", "optimizer", "--dtype", "bf16", "--steps", "10"}, kLlama);
+    const RunPlan plan = make_plan(kLlama, *o, true, int64_t{80} << 30);
+    // Masters and two moments, and the copy of them that is written to a checkpoint with its largest tensor once more.
+    const int64_t state_bytes = 12 * plan.params.size();
+    check_host_memory(plan, 1, 2 * state_bytes + (int64_t{4} << 30));
+    const std::string error = error_of<UsageError>([&] { check_host_memory(plan, 1, 2 * state_bytes); });
+    REQUIRE(contains(error, "the run pins"));
+    REQUIRE(contains(error, "leave out --offload or use a smaller model"));
+    check_host_memory(plan, 8, 9 * state_bytes + (int64_t{4} << 30));  // rank 0 alone copies a checkpoint
+    REQUIRE(contains(error_of<UsageError>([&] { check_host_memory(plan, 8, 9 * state_bytes); }), "of each rank"));
+    check_host_memory(make_plan(kLlama, *o, false, int64_t{400} << 30), 8, 0);  // a CPU has one memory
 }
 
 TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batches, then one clear line") {

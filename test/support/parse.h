@@ -31,10 +31,10 @@ inline std::optional<Options> parse(const std::vector<std::string>& flags, const
     return parse_options(family, static_cast<int>(argv.size()), argv.data());
 }
 
-inline RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory,
-                         int ranks = 1) {
+inline RunPlan make_plan(const ModelFamily& family, const Options& options, bool is_gpu, int64_t memory, int ranks = 1,
+                         const GpuRates* gpu = nullptr) {
     RunPlan plan = plan_run(family, options, is_gpu, ranks);
-    plan_memory(plan, memory);
+    plan_memory(plan, memory, gpu);
     return plan;
 }
 
