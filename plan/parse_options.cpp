@@ -164,8 +164,7 @@ ProgramText program_text(const ModelFamily& family) {
         fmt::format("Trains {} language models on token shards, which scripts/prepare.py makes.", family.title),
         {start + " --plan-only  # parameters and memory; touches no device", start + " --out runs/NAME",
          fmt::format("./{} --resume --out runs/NAME  # with the flags that the run began with", family.program()),
-         fmt::format("python3 scripts/launch/local.py -n 8 ./{} --data datasets/NAME --out runs/NAME  # 8 GPUs",
-                     family.program())},
+         fmt::format("python3 scripts/launch/local.py -n 8 ./{} --config run.toml  # 8 GPUs", family.program())},
         {"--model",  "--data",      "--out",          "--optimizer", "--lr",     "--batch-tokens", "--steps",
          "--tokens", "--epochs",    "--seq-len",      "--dtype",     "--seed",   "--eval-every",   "--checkpoint-every",
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};

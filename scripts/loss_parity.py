@@ -67,10 +67,10 @@ def hugging_face_tensors(model):
 
 def write_model(folder, model, s):
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(
+    (folder / "config.json").write_bytes(json.dumps(
         {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": s["L"], "n_embd": s["C"],
          "n_head": s["NH"], "n_positions": s["T"], "vocab_size": s["V"], "activation_function": "gelu_new",
-         "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}))
+         "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}).encode())
     header, data, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name, tensor in hugging_face_tensors(model):
         data.append(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -5,6 +5,8 @@ import collections
 import re
 import statistics
 
+from written_files import replacing
+
 from first_hour.rows import BAD, output_of
 
 # Base name of a GPU, as --plan-for takes it: in the order in which names contain one another.
@@ -205,6 +207,5 @@ def report(call):
     sections = [head, furthest([*step_shares, *operation_shares]), faults(rows), yes_and_no(rows), parity(rows), whole,
                 parts, counters(rows)]
     text = "\n".join(section for section in sections if section.strip())
-    path = call.rows.folder / "report.md"
-    path.with_suffix(".new").write_text(text, encoding="utf-8")
-    path.with_suffix(".new").replace(path)
+    with replacing(call.rows.folder / "report.md") as file:
+        file.write(text)

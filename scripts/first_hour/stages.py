@@ -39,7 +39,7 @@ CAPABILITIES = (
 )
 # Tests of kernels that only sm_90 has. They run last; if one fails, later stages run with --kernels portable.
 HOPPER = ("kernels/attention_flash", "runtime/warpgroup")
-PLANTED = ["planted/hang: a kernel that never ends", "planted/error: a kernel that writes to an invalid address"]
+PLANTED = ["support/planted: a kernel that never ends", "support/planted: a kernel that writes to an invalid address"]
 RUN_LIMIT = 120
 
 # Shapes of runs: of GPT-2 124M on a GPU, or so small that the modelled GPU and CPUs run them in seconds. slow: the

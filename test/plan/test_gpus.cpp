@@ -60,10 +60,10 @@ TEST_CASE("plan/step_time: --shard auto takes the first that fits and is at most
     const auto plan = [&](const std::string& flags, const GpuRates* gpu) {
         return make_plan(
             kLlama,
-            *parse(words("--plan-only --steps 10 --optimizer muon --dtype bf16 --attention flash " + flags), kLlama),
+            *parse(words("--plan-only --steps 10 --dtype bf16 --attention flash " + flags), kLlama),
             true, memory, 8, gpu);
     };
-    for (const std::string model : {"--model 130m ", "--model 1b ", "--model 7b "}) {
+    for (const std::string model : {"--model 130m --optimizer muon ", "--model 1b --optimizer muon ", "--model 7b "}) {
         INFO(model);
         std::vector<std::pair<Sharding, double>> fitting;
         for (const Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::all}) {

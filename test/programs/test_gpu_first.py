@@ -8,7 +8,7 @@ import unittest
 from testing import BUILD, MODELLED, ON_GPUS, ROOT, SCRIPTS, Case, missing, temporary_folder
 
 TESTS = ("kernels/step_control", "kernels/fill", "runtime/warpgroup")
-PLANTED = ("planted/hang: a kernel that never ends", "planted/error: a kernel that writes to an invalid address")
+PLANTED = ("support/planted: a kernel that never ends", "support/planted: a kernel that writes to an invalid address")
 
 
 @unittest.skipUnless(MODELLED or ON_GPUS, "runs what nvcc built")

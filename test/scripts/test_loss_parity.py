@@ -22,7 +22,7 @@ class LossParity(Case):
     @needs("torch")
     @unittest.skipIf(MODELLED, "the same program as on a CPU")
     def test_another_update_is_a_failure(self):
-        worst = self.parity("--flags", "--cautious-weight-decay", "--tolerance", "1e-6", expect=1)["worst"]
+        worst = self.parity("--flags=--cautious-weight-decay", "--tolerance", "1e-6", expect=1)["worst"]
         self.assertGreater(worst, 1e-6)
 
     @needs("torch", "transformers")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -39,7 +40,7 @@ sed "s/<catch/<no_catch/g" | g++ "$@"
 class MakeCase(Case):
     def setUp(self):
         super().setUp()
-        self.outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        self.outer = {name: value for name, value in os.environ.items() if not re.match("MAKE|SETUP$", name)}
 
     def write_program(self, name, text):
         path = self.folder / name

@@ -31,7 +31,7 @@ __global__ void stray_kernel(int* x) {
 
 }  // namespace
 
-TEST_CASE("planted/hang: a kernel that never ends", "[.]") {
+TEST_CASE("support/planted: a kernel that never ends", "[.]") {
     REQUIRE(kAsksGpu);
     Stream stream;
     Buffer<int> x(1);
@@ -40,7 +40,7 @@ TEST_CASE("planted/hang: a kernel that never ends", "[.]") {
     stream.synchronize();
 }
 
-TEST_CASE("planted/error: a kernel that writes to an invalid address", "[.]") {
+TEST_CASE("support/planted: a kernel that writes to an invalid address", "[.]") {
     Stream stream;
     launch<stray_kernel>({1, 32}, stream, reinterpret_cast<int*>(uintptr_t{64}));
     stream.synchronize();
