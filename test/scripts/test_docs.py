@@ -238,7 +238,8 @@ class CommandsTest(Case):
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
-                   "--create-dirs", "--rm", "--no-compress", "--depth", "--bind-to"}
+                   "--create-dirs", "--rm", "--no-compress", "--depth", "--bind-to",
+                   "--allow-run-as-root"}
         for page in PAGES:
             for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")
