@@ -4,6 +4,9 @@
 #pragma once
 
 #include <fmt/core.h>
+#if FMT_VERSION < 90000  // whose core.h cannot format a string before format.h
+#include <fmt/format.h>
+#endif
 
 #include <stdexcept>
 #include <string>
