@@ -25,8 +25,6 @@ struct HopperForward {
     using Stage = HopperStage<kStages>;
     static constexpr size_t kBytes = static_cast<size_t>((1 + 2 * kStages) * Tile::kBytes);
     static_assert(kRows == 64 * kHopperConsumers);
-    static constexpr int N = kRows / 8;
-    static constexpr int C = HS / 8;
 
     const FlashShape<HS>& s;
     bf16* shared;
@@ -66,10 +64,10 @@ struct HopperForward {
         const int first_row = 64 * consumer;
         const FlashRows<1, HS> rows(s, b, query + first_row + 16 * hopper_warp());
 
-        float scores[1][N][4];
-        float o[1][C][4] = {};
+        float scores[1][kRows / 8][4];
+        float o[1][HS / 8][4] = {};
         float shrink[1][2];
-        uint32_t P[N / 2][4];
+        uint32_t P[kRows / 16][4];
         FlashSoftmax<1> softmax;
         const auto multiply_keys = [&](int stage) {
 #pragma unroll
@@ -79,12 +77,12 @@ struct HopperForward {
         };
         const auto multiply_values = [&](int stage) {
 #pragma unroll
-            for (int k = 0; k < N / 2; ++k) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
+            for (int k = 0; k < kRows / 16; ++k) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
             warpgroup_commit();
         };
         const auto pack_scores = [&] {
 #pragma unroll
-            for (int k = 0; k < N / 2; ++k) tile_pack_a(P[k], scores[0], k);
+            for (int k = 0; k < kRows / 16; ++k) tile_pack_a(P[k], scores[0], k);
         };
         const auto wait_for_turn = [&] { named_barrier_wait(1 + consumer, kHopperConsumers * kWarpgroupThreads); };
         // After the last tile of consumer 1 there is no turn left.
