@@ -77,7 +77,8 @@ struct HopperForward {
         };
         const auto multiply_values = [&](int stage) {
 #pragma unroll
-            for (int k = 0; k < kRows / 16; ++k) warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
+            for (int k = 0; k < kRows / 16; ++k)
+                warpgroup_multiply_columns(o[0], P[k], tile(stage, 1).columns(k), true);
             warpgroup_commit();
         };
         const auto pack_scores = [&] {

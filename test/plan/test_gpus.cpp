@@ -58,10 +58,9 @@ TEST_CASE("plan/step_time: --shard auto takes the first that fits and is at most
     REQUIRE(known_gpu("a CPU") == nullptr);
     const int64_t memory = usable_bytes(h100.device, 8, 8);
     const auto plan = [&](const std::string& flags, const GpuRates* gpu) {
-        return make_plan(
-            kLlama,
-            *parse(words("--plan-only --steps 10 --dtype bf16 --attention flash " + flags), kLlama),
-            true, memory, 8, gpu);
+        return make_plan(kLlama,
+                         *parse(words("--plan-only --steps 10 --dtype bf16 --attention flash " + flags), kLlama), true,
+                         memory, 8, gpu);
     };
     for (const std::string model : {"--model 130m --optimizer muon ", "--model 1b --optimizer muon ", "--model 7b "}) {
         INFO(model);
