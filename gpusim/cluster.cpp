@@ -112,9 +112,10 @@ void keep_alive(Block& owner, Warp& w, const Instruction& i, int lane, bool arri
 void check_end(Block& block) {
     for (const auto& [warp, last] : block.last_remote) {
         const uint32_t rank = warp->block->rank;
+        const auto index = static_cast<size_t>(warp->index);
+        const auto time = last.time;  // not `last`: clang cannot capture a structured binding
         const bool is_awaited = std::ranges::any_of(block.warps, [&](const Warp& own_warp) {
-            return rank < own_warp.seen_of.size() &&
-                   own_warp.seen_of[rank][static_cast<size_t>(warp->index)] > last.time;
+            return rank < own_warp.seen_of.size() && own_warp.seen_of[rank][index] > time;
         });
         if (!is_awaited)
             alarm(

@@ -182,7 +182,8 @@ struct Forward {
             for (int key = 0, end = std::min(begin + rows, s.T); key < end; key += keys) {
                 const std::pair size(end - begin, std::min(keys, end - key));
                 if (all->contains(size)) continue;
-                const auto [M, N] = size;
+                const int M = size.first;  // no structured binding: clang cannot capture one
+                const int N = size.second;
                 const auto values = [&](bool adds) {
                     return TileProduct(dtype_of<T>, M, s.HS, N, {keys}, {width}, s.HS, adds);
                 };
@@ -321,7 +322,8 @@ struct Backward {
             for (int begin = key; begin < s.T; begin += rows) {
                 const std::pair size(std::min(keys, s.T - key), std::min(rows, s.T - begin));
                 if (all->contains(size)) continue;
-                const auto [M, N] = size;
+                const int M = size.first;  // no structured binding: clang cannot capture one
+                const int N = size.second;
                 all->emplace(size, BackwardProducts{{type, M, N, s.HS, {width}, {width, true}, rows, false},
                                                     {type, M, N, s.HS, {width}, {out_width, true}, rows, false},
                                                     {type, M, s.HS, N, {rows}, {out_width}, s.HS, true},
