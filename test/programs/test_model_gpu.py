@@ -95,8 +95,11 @@ class ModelGpu(RunCase):
         for kind in ("fp8", "fp8-e4m3"):
             cpu = self.on_ranks(1, f"cpu-{kind}", *flags, kind, program=ROOT / "build/cpu/train_gpt2")
             gpu = self.on_ranks(1, f"gpu-{kind}", *flags, kind, program="train_gpt2")
+            # A CPU's attention in tiles rounds to bf16 elsewhere than a GPU's rows: 3e-4 of the third loss without FP8,
+            # 4e-3 with it, whose codes differ by 6% where a value is at their edge. The first loss has had no update.
+            self.assertLess(abs(gpu[0] - cpu[0]), 2e-5 * cpu[0])
             for a, b in zip(gpu, cpu, strict=True):
-                self.assertLess(abs(a - b), 2e-3 * b)
+                self.assertLess(abs(a - b), 1e-2 * b)
         self.assertIn("--matmul-dtype fp8: needs a GPU of compute capability 8.9 or later, but NVIDIA A100",
                       self.call(*self.command("old", *flags, "fp8"), expect=2, CUDA_DEVICE="A100").stderr)
 
