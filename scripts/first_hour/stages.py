@@ -185,7 +185,7 @@ def parity(call):
         if call.rows.has("c", name) or call.left() < 20:
             continue
         command = [call.options.python, SCRIPTS / "loss_parity.py", "--program", call.program("train_gpt2"), "--size",
-                   SIZES[call.options.size]["parity"], "--dtype", dtype, "--flags", " ".join(kernels(call))]
+                   SIZES[call.options.size]["parity"], "--dtype", dtype, f"--flags={' '.join(kernels(call))}"]
         if call.options.size == "toy":
             command += ["--device", "cpu"]
         outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))

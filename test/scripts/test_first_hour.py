@@ -2,8 +2,9 @@
 
 import json
 import os
+import types
 
-from first_hour import report, rows
+from first_hour import report, rows, stages
 from testing import Case
 
 SMI = """#!/bin/bash
@@ -45,6 +46,14 @@ class FirstHour(Case):
         self.assertEqual(json.loads(first.path.read_text().splitlines()[-1])["name"], "another")
         self.assertFalse(rows.Rows(self.folder / "out", facts, again=True).has("b", "a kernel"))
         self.assertFalse(rows.Rows(self.folder / "out", facts | {"commit": "1.0 (def456)"}).has("b", "a test"))
+
+    def test_runs_go_on_with_portable_kernels_if_one_of_hopper_fails(self):
+        call = types.SimpleNamespace(rows=rows.Rows(self.folder / "out", self.machine()))
+        call.rows.add("b", "kernels/attention_flash: is right", "passed")
+        call.rows.add("b", "kernels/norm: is right", "failed")
+        self.assertEqual(stages.kernels(call), [])
+        call.rows.add("b", "kernels/attention_flash: is right for documents", "hang")
+        self.assertEqual(stages.kernels(call), ["--kernels", "portable"])
 
     def test_tables_contain_the_measurements_of_a_program_that_failed(self):
         ours = {"method": "flash", "pass": "forward", "T": 1024, "HS": 64, "flops": 34.4e9}
