@@ -1,5 +1,5 @@
-// CuTe's tutorials of wgmma: f16 products with f16 sums, both operands along K or both along M and N. To be included after
-// a tutorial, whose gemm_nt() and gemm_tn() it calls, and kKind, how that tutorial copies.
+// CuTe's tutorials of wgmma: f16 products with f16 sums, both operands along K or both along M and N. To be included
+// after a tutorial, whose gemm_nt() and gemm_tn() it calls, and kKind, how that tutorial copies.
 #pragma once
 
 #include <string>
@@ -30,7 +30,8 @@ bool run(bool transposed, int m, int n, int k) {
     // C is stored by columns: its transpose is B^T A^T.
     const auto c = matrix_product(
         n, m, k, [&](int j, int l) { return element(b, n, j, l); }, [&](int l, int i) { return element(a, m, i, l); });
-    const std::string name = std::string("CuTe tutorial, ") + kKind + ", operands along " + (transposed ? "M and N" : "K");
+    const std::string name =
+        std::string("CuTe tutorial, ") + kKind + ", operands along " + (transposed ? "M and N" : "K");
     return row(name.c_str(), dc.doubles(), c, 0);
 }
 
