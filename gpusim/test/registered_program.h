@@ -23,7 +23,7 @@ namespace teon::test {
 // A program with one kernel, called "kernel". Never unregistered, like nvcc's.
 class RegisteredProgram {
 public:
-    explicit RegisteredProgram(const std::string& ptx) {
+    explicit RegisteredProgram(const std::string& ptx, uint32_t architecture = 80) {
         // The layouts of gpusim/fat_binary.cpp.
         struct {
             uint32_t magic = 0xba55ed50;
@@ -41,6 +41,7 @@ public:
         } entry;
         static_assert(sizeof header == 16 && sizeof entry == 48);
         entry.bytes = ptx.size() + 1;
+        entry.architecture = architecture;
         header.bytes = sizeof entry + entry.bytes;
         auto* data = new std::vector<unsigned char>(sizeof header + header.bytes);
         std::memcpy(data->data(), &header, sizeof header);
