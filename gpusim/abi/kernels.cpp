@@ -214,11 +214,10 @@ void put(void* structure, size_t offset, const T& value) {
 
 cudaError_t limits_of_kernel(const void* function, KernelLimits& limits) {
     return with_kernel("occupancy", function, [&](Kernel& kernel) {
-        constexpr int kRegisters = 65536;
         const Program& p = kernel.program();
         limits.static_shared = p.static_shared;
         limits.threads = p.max_threads ? p.max_threads : 1024;
-        limits.blocks_by_registers = kRegisters / (p.registers * limits.threads);
+        limits.registers = p.registers;
         return cudaSuccess;
     });
 }

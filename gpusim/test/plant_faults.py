@@ -112,7 +112,7 @@ KINDS = {
     "row and batch swapped": (rb"(cp\.async\.bulk\.tensor\.3d[^{]*\{%r\d+, )(%r\d+), (%r\d+)", rb"\1\3, \2"),
     "some threads wait for earlier kernels": (rb"griddepcontrol\.wait;" + LINE, rb"@%p1 griddepcontrol.wait;\n"),
     "a mask of half the warp": (rb"(shfl\.sync\.\w+\.b32\s+[^;]*), %r\d+;\s*" + LINE, rb"\1, 65535;\n"),
-    "an atomic add that stores": (rb"atom\.(global|shared)\.add\.([usf]\d+)(\s+%\w+), (\[[^\]]*\]), ([^;]*);",
+    "an atomic add that stores": (rb"atom\.(global|shared)\.add\.([usf]32)(\s+%\w+), (\[[^\]]*\]), ([^;]*);",
                                   rb"atom.\1.exch.b32\3, \4,\5;"),
     "a copy of one group more in flight": (rb"cp\.async\.wait_group\s+1;", rb"cp.async.wait_group 2;"),
     "no exponential": (rb"ex2\.approx\.ftz\.f32(\s+%f\d+, %f\d+;)", rb"mov.f32\1"),
