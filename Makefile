@@ -250,10 +250,12 @@ check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report r
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
-# SECONDS limits a call; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+# SECONDS limits a call with its build; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+FIRST_BEGAN := $(if $(filter gpu-first,$(MAKECMDGOALS)),$(shell date +%s))
 FIRST := tests train_gpt2 train_llama bench/bench_gpu
 gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages (STAGES="a b", SECONDS=520)
-	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) $(SECONDS:%=--seconds %) $(FIRST_FLAGS) $(STAGES)
+	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) --began $(FIRST_BEGAN) $(SECONDS:%=--seconds %) \
+	    $(FIRST_FLAGS) $(STAGES)
 
 # Without MPI, so that the programs need nothing but the driver and CUDA's libraries.
 gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)

@@ -121,6 +121,10 @@ def parse():
     parser = Parser(__doc__)
     parser.add_argument("--program", default="./train_gpt2", type=pathlib.Path, help="(default ./train_gpt2)")
     parser.add_argument("--size", choices=SIZES, default="tiny", help="small: GPT-2 124M (default tiny)")
+    parser.add_argument("--seq-len", type=whole(1, 1024), help=f"(default by --size: {SIZES['small']['T']} or "
+                        f"{SIZES['tiny']['T']})")
+    parser.add_argument("--batch", type=whole(1, 1024), help="sequences of a step (default by --size: "
+                        f"{SIZES['small']['B']} or {SIZES['tiny']['B']})")
     parser.add_argument("--dtype", choices=TOLERANCES, default="float", help="(default float)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="of PyTorch (default: cuda if it has one)")
     parser.add_argument("--steps", type=whole(1, 1000), default=10, help="(default 10)")
@@ -141,6 +145,7 @@ def main():
     options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     tolerance = TOLERANCES[options.dtype] if options.tolerance is None else options.tolerance
     s = SIZES[options.size]
+    s = s | {"T": options.seq_len or s["T"], "B": options.batch or s["B"]}
     torch.manual_seed(1)
     model = bench_torch.GPT2(s["V"], s["T"], s["C"], s["L"], s["NH"])
     tokens = tokens_of(s["V"], options.steps * s["B"] * s["T"] + 1)
