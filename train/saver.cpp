@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "model/family.h"
+#include "runtime/named_range.h"
 #include "train/ranks.h"
 
 namespace teon {
@@ -43,8 +44,9 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 
 void Saver::save(const TrainingState& state, bool best, bool wait) {
     this->wait();
-    // Weights and state of several ranks, or in host memory, are collected in the memory of the gradients, which the next
-    // step overwrites. The host waits for a copy from host memory to host memory, and never for one from or to a device.
+    const NamedRange range("checkpoint");
+    // Weights and state of several ranks, or in host memory, are collected in the memory of the gradients, which the
+    // next step overwrites. The host waits for a copy from host memory to host memory, never for one from a device.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
     const int64_t window = params.gradients().layout().size();

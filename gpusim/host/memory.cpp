@@ -73,9 +73,9 @@ cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
     return from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
 }
 
-// Whether a copy that looks asynchronous, because all its host memory is pinned, is one from host to host: mapped memory
-// has a device pointer and is the host's. For such a copy the calling thread waits, and for the work before it (CUDA
-// Runtime API, "API synchronization behavior").
+// Whether a copy that looks asynchronous, because all its memory is pinned, is one from host to host: mapped memory has
+// a device pointer and is the host's. The calling thread waits for such a copy and for the work before it (CUDA Runtime
+// API, "API synchronization behavior").
 bool hosts_wait(const void* to, const void* from, size_t bytes) {
     std::string why;
     const auto pinned = [](Memory kind) { return kind == Memory::mapped || kind == Memory::pinned; };

@@ -73,13 +73,13 @@ class FirstHour(Case):
             self.assertIn(name, report)
         self.assertEqual(sorted(path.name for path in self.out.iterdir()), ["log.txt", "report.md", "rows.jsonl"])
 
-    def test_2_losses_and_times_stand_beside_their_limits(self):
+    def test_2_losses_and_times_stand_beside_their_limits(self):  # beside the faults of the test before, if it ran
         tools = self.folder / "tools"
         tools.mkdir()
         if MODELLED:
             (tools / "ncu").write_text(NCU.format(python=sys.executable))
             (tools / "ncu").chmod(0o755)
-        self.first("c", "d", "--out", self.out, "--seconds", 900, expect=1,
+        self.first("c", "d", "--out", self.out, "--seconds", 900, expect=int(self.out.exists()),
                    PATH=f"{tools}:{os.environ['PATH']}")
         self.assert_rows("c", ("passed",) if MODELLED and not missing("torch") else ("passed", "skipped"))
         d = self.assert_rows("d", ("passed", "skipped"))
@@ -91,7 +91,8 @@ class FirstHour(Case):
         self.assertIn("| GPT-2 124M, --matmul-dtype fp8 --fast-accumulation |", report)
         if MODELLED and not missing("torch"):
             self.assertIn("PyTorch flash, TFLOP/s", report)
-            self.assertEqual([o["name"] for o in d["norms in PyTorch"]["operations"]], ["norm forward", "norm backward"])
+            self.assertEqual([o["name"] for o in d["norms in PyTorch"]["operations"]],
+                             ["norm forward", "norm backward"])
         if MODELLED:  # ncu's kernels have the names that bench_gpu's have, and launches of full size are accepted
             for name in ("attention forward", "attention backward", "AdamW"):
                 self.assertEqual(d[f"ncu: {name}"]["ncu"], {"us": 64, "sm_percent": 50, "dram_percent": 50}, name)

@@ -72,10 +72,10 @@ class FirstHour(Case):
 
     def test_counters_are_read_from_the_csv_that_ncu_prints(self):
         # Of ncu --csv --print-units base, as NVIDIA's "Nsight Compute CLI" describes it; not yet from a run of ours.
-        head = ('"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
-                '"Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"')
-        line = ('"0","7","bench_gpu","127.0.0.1","void teon::norm_forward_kernel<teon::bf16, 4>(teon::bf16 *, int)","1",'
-                '"13","(256, 1, 1)","(2048, 1, 1)","0","9.0","Command line profiler metrics","{}","{}","{}"')
+        head = ('"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+                '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"')
+        line = ('"0","7","bench_gpu","127.0.0.1","void teon::norm_forward_kernel<teon::bf16, 4>(teon::bf16 *, int)",'
+                '"1","13","(256, 1, 1)","(2048, 1, 1)","0","9.0","Command line profiler metrics","{}","{}","{}"')
         text = lambda us, unit, sm, dram: "\n".join(
             ["==PROF== Connected to process 7 (/first/bench_gpu)", '{"kind": "kernel", "name": "copy"}', head,
              line.format(speed.COUNTERS["dram_percent"], "%", dram), line.format(speed.COUNTERS["us"], unit, us),
