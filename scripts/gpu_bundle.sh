@@ -38,7 +38,7 @@ if [ -n "$(missing)" ]; then
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders
 fi
 if [ -n "$(missing)" ]; then
-    echo "first: this machine lacks $(missing): install these libraries of CUDA, or name their folder in LD_LIBRARY_PATH" >&2
+    echo "first: $(missing) not found: install CUDA's libraries, or name their folder in LD_LIBRARY_PATH" >&2
     exit 2
 fi
 exec python3 scripts/gpu_first.py "$@"
