@@ -247,6 +247,9 @@ PLANTED := build/cuda-model/tests build/cuda-model/clusters
 test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $(PLANTED)
 
+test-source-faults: build/cpu/tests $(PROGRAMS) $(HOUSE_TESTS) | venv  ## Plant faults in the sources (WORD=ranks); slow
+	@$(PYTHON) test/plant_source_faults.py $(WORD)
+
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
@@ -354,6 +357,6 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-first \
-        gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages venv \
-        deps-headers format format-check clean help
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults test-source-faults foreign \
+        check-cuda gpu-first gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages \
+        venv deps-headers format format-check clean help

@@ -484,7 +484,7 @@ private:
     }
 
     void fence() {
-        const bool proxy = has("proxy") && has("async");
+        const bool proxy = has("proxy") && has("async") && !has("global");  // which orders device memory alone
         instruction_.run = proxy || has("mbarrier_init") ? &fence_proxy : &nothing;
         emit();
     }

@@ -14,6 +14,7 @@
 
 #include "runtime/context.h"
 #include "runtime/simt.h"
+#include "runtime/warpgroup.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
 
@@ -40,6 +41,14 @@ __global__ void dynamic_kernel(float* out) {
     DYN_SHARED(float, row);
     row[threadIdx.x] = 1.0f;
     out[threadIdx.x] = row[threadIdx.x];
+}
+
+// The modelled GPU does not know bmsk.
+__global__ void unknown_kernel(float* out) {
+    wait_for_earlier_kernels();
+    unsigned mask = 0;
+    asm("bmsk.clamp.b32 %0, 0, 1;" : "=r"(mask));
+    out[0] = static_cast<float>(mask);
 }
 
 void fill(float* out, float x, int n, const Stream& stream) {
@@ -368,6 +377,15 @@ void more_shared_memory(bool planted) {
     stream.synchronize();
 }
 
+// Chooses between two kernels as attention does. Code that has a fault must not be taken for no code.
+void chosen_by_code(bool planted) {
+    Stream stream;
+    Buffer<float> out(kN);
+    if (!(planted ? has_warpgroup_code<unknown_kernel>() : has_warpgroup_code<fill_kernel>()))
+        fill(out.data(), 1.0f, kN, stream);
+    expect(read(out, stream).data(), kN, 1.0f);
+}
+
 // Launches a kernel as a thread that has not chosen its device would.
 void other_device(bool planted) {
     Stream stream;
@@ -412,6 +430,7 @@ constexpr Fault kFaults[] = {
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "0 were granted", shared_memory_unasked},
     {"more shared memory than the device has", "a block has 101376", more_shared_memory, true, "CUDA_DEVICE=RTX4090"},
+    {"code with a fault taken for none", "asking for the code of unknown_kernel", chosen_by_code},
     {"a kernel on a stream of another device", "stream is of device 0", other_device, true, "CUDA_VISIBLE_DEVICES=0,1"},
 };
 
