@@ -280,6 +280,18 @@ void wrong_direction(bool planted) {
     stream.synchronize();
 }
 
+void straight_from_mapped(bool planted) {
+    Stream stream;
+    const OffloadableBuffer<float> state(kN, true);
+    const Buffer<float> on_device(kN);
+    PinnedBuffer<float> saved(kN);
+    zero(state.data(), kN, stream);
+    if (!planted) copy(on_device.data(), state.data(), kN, stream);
+    download(saved.data(), planted ? state.data() : on_device.data(), kN, stream);
+    stream.synchronize();
+    REQUIRE(saved[kN - 1] == 0);
+}
+
 // Reads pageable memory as if its download had been waited for.
 void pageable_download(bool planted) {
     Stream stream;
@@ -410,6 +422,7 @@ constexpr Fault kFaults[] = {
     {"a kernel beyond the end", "byte 4096 of an allocation of 4096", beyond_the_end},
     {"a kernel beyond the end, within the alignment", "byte 4000 of an allocation of 4000", into_the_padding},
     {"a copy in the wrong direction", "a copy from host to host", wrong_direction},
+    {"offloaded state copied straight to pinned memory", "for which the host would wait", straight_from_mapped},
     {"a pageable download not waited for", "wrong result", pageable_download},
     {"a wait during capture", "cudaStreamSynchronize is not allowed", wait_in_capture},
     {"an allocation during capture", "cudaMalloc is not allowed", allocate_in_capture},
