@@ -41,7 +41,7 @@ private:
         std::vector<std::pair<size_t, size_t>> jumps;  // instruction, target statement
     };
 
-    // ---- operands (gpusim/decode/operands.cpp) -----------------------------------------------------------------------------------
+    // ---- operands (gpusim/decode/operands.cpp) ----------------------------------------------------------------------
 
     [[noreturn]] void refuse(const std::string& why) const;
     int new_register(int bytes);
@@ -81,7 +81,7 @@ private:
         return *otherwise;
     }
 
-    // ---- functions and branches (gpusim/decode.cpp) ------------------------------------------------------------------------------
+    // ---- functions and branches (gpusim/decode.cpp) -----------------------------------------------------------------
 
     void declare(const Scope& scope, Declared& declared);
     void function(const Function& f, const Names<size_t>& parameters);
@@ -94,7 +94,7 @@ private:
                      std::vector<std::string_view> parameters);
     void call();
 
-    // ---- synchronization (gpusim/decode/synchronization.cpp) ---------------------------------------------------------------------
+    // ---- synchronization (gpusim/decode/synchronization.cpp) --------------------------------------------------------
 
     void cluster_barrier();
     void barrier();
@@ -104,7 +104,7 @@ private:
     void mbarrier();
     void max_registers();
 
-    // ---- lanes (gpusim/decode/lanes.cpp) -----------------------------------------------------------------------------------------
+    // ---- lanes (gpusim/decode/lanes.cpp) ----------------------------------------------------------------------------
 
     void shuffle_();
     void elect_();
@@ -113,14 +113,14 @@ private:
     void active();
     void vote_();
 
-    // ---- tensor cores (gpusim/decode/tensor.cpp) ---------------------------------------------------------------------------------
+    // ---- tensor cores (gpusim/decode/tensor.cpp) --------------------------------------------------------------------
 
     void wgmma();
     void store_matrix_();
     void matrix();
     void mma();
 
-    // ---- memory (gpusim/decode/memory.cpp) ---------------------------------------------------------------------------------------
+    // ---- memory (gpusim/decode/memory.cpp) --------------------------------------------------------------------------
 
     static std::string_view inside(std::string_view text);
     void tile(std::string_view text);
@@ -133,7 +133,7 @@ private:
     static const Names<Space> kSpaces;
     static const Names<AtomicOp> kAtomics;
 
-    // ---- moves (gpusim/decode/moves.cpp) -----------------------------------------------------------------------------------------
+    // ---- moves (gpusim/decode/moves.cpp) ----------------------------------------------------------------------------
 
     void move();
     void convert();
