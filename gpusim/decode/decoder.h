@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpusim/decode.h"
 #include "gpusim/memory.h"
+#include "gpusim/program.h"
 #include "gpusim/registers.h"
 
 namespace teon::gpusim {
