@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "gpusim/convert.h"
+#include "gpusim/decode.h"
 #include "gpusim/decode/decoder.h"
 #include "gpusim/move.h"
 
