@@ -93,7 +93,7 @@ class FirstHour(Case):
             self.assertIn("PyTorch flash, TFLOP/s", report)
             self.assertEqual([o["name"] for o in d["norms in PyTorch"]["operations"]],
                              ["norm forward", "norm backward"])
-        if MODELLED:  # ncu's kernels have the names that bench_gpu's have, and launches of full size are accepted
+        if MODELLED:  # ncu's patterns match names of kernels, and launches of full size are accepted
             for name in ("attention forward", "attention backward", "AdamW"):
                 self.assertEqual(d[f"ncu: {name}"]["ncu"], {"us": 64, "sm_percent": 50, "dram_percent": 50}, name)
             self.assertIn("| attention backward | 12 | 257.9 | 805 | arithmetic |", report)
@@ -105,8 +105,8 @@ class FirstHour(Case):
         first = self.folder / "gpu-first"
         tools = self.folder / "few"
         tools.mkdir()
-        for name in ("bash", "cat", "dirname", "env", "grep", "ldd", "nvidia-smi", "paste", "python3", "readlink", "sed",
-                     "sort", "uname"):
+        for name in ("bash", "cat", "dirname", "env", "grep", "ldd", "nvidia-smi", "paste", "python3", "readlink",
+                     "sed", "sort", "uname"):
             if shutil.which(name):
                 (tools / name).symlink_to(shutil.which(name, path="/usr/bin:/bin") or shutil.which(name))
         self.first("a", program=(first / "first.sh",), build=(), expect=0, PATH=tools)
