@@ -12,7 +12,10 @@ namespace {
 
 // Parameters of more than ParamStore::kStagedElements, with padding: one, and two that are the halves of a transposed
 // tensor.
-constexpr int kRows = 5000, kCols = 1030, kStoredRows = 5120, kStoredCols = 1032;
+constexpr int kRows = 5000;
+constexpr int kCols = 1030;
+constexpr int kStoredRows = 5120;
+constexpr int kStoredCols = 1032;
 
 ParamRow row_of(const std::string& name, CheckpointSlot slot) {
     ParamRow row;
