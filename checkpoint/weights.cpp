@@ -25,8 +25,8 @@ Place place_of(const ParamRow& r) {
     return {r.slot.part * m * n, n, 1};                                    // (parts * out, in)
 }
 
-// Calls f(element of the parameter's storage, element of the checkpoint tensor) for rows [begin, end) of a parameter, 16
-// rows at a time, so that one of a transposed tensor's cache lines serves them all.
+// Calls f(element of the parameter's storage, element of the checkpoint tensor) for rows [begin, end) of a parameter,
+// 16 rows at a time, so that one of a transposed tensor's cache lines serves them all.
 template <typename F>
 void for_each_element(const ParamRow& r, int64_t begin, int64_t end, F f) {
     constexpr int64_t kRows = 16;
