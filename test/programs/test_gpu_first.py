@@ -93,19 +93,32 @@ class FirstHour(Case):
             self.assertIn("PyTorch flash, TFLOP/s", report)
             self.assertEqual([o["name"] for o in d["norms in PyTorch"]["operations"]],
                              ["norm forward", "norm backward"])
-        if MODELLED:  # ncu's kernels have the names that bench_gpu's have, and launches of full size are accepted
+        if MODELLED:  # ncu's patterns match names of kernels, and launches of full size are accepted
             for name in ("attention forward", "attention backward", "AdamW"):
                 self.assertEqual(d[f"ncu: {name}"]["ncu"], {"us": 64, "sm_percent": 50, "dram_percent": 50}, name)
             self.assertIn("| attention backward | 12 | 257.9 | 805 | arithmetic |", report)
 
-    def test_3_a_bundle_runs_without_the_sources(self):
+    def test_3_a_bundle_runs_without_sources_compilers_and_make(self):
         archive = self.folder / "first.tar.xz"
         self.call(SCRIPTS / "gpu_bundle.sh", BUILD, archive, PRESET=0)
         self.call("tar", "xf", archive)
-        self.first("a", program=(self.folder / "gpu-first" / "first.sh",), build=(), expect=0)
-        rows = self.rows(self.folder / "gpu-first" / "build" / "gpu-first")
+        first = self.folder / "gpu-first"
+        tools = self.folder / "few"
+        tools.mkdir()
+        for name in ("bash", "cat", "dirname", "env", "grep", "ldd", "nvidia-smi", "paste", "python3", "readlink",
+                     "sed", "sort", "uname"):
+            if shutil.which(name):
+                (tools / name).symlink_to(shutil.which(name, path="/usr/bin:/bin") or shutil.which(name))
+        self.first("a", program=(first / "first.sh",), build=(), expect=0, PATH=tools)
+        rows = self.rows(first / "build" / "gpu-first")
         self.assertEqual(rows["a", "a launch"]["outcome"], "passed")
-        self.assertNotIn(str(ROOT), (self.folder / "gpu-first" / "build" / "gpu-first" / "log.txt").read_text())
+        self.assertNotIn(str(ROOT), (first / "build" / "gpu-first" / "log.txt").read_text())
+        self.assertTrue((first / "build" / "deps" / "include" / "fmt" / "core.h").exists())
+        (tools / "ldd").unlink()
+        (tools / "ldd").write_text("#!/bin/bash\necho '  libcusolver.so.12 => not found'\n")
+        (tools / "ldd").chmod(0o755)
+        self.assertIn("first: libcusolver.so.12 not found: install CUDA's libraries",
+                      self.error_of(first / "first.sh", "a", env={"PATH": str(tools)}))
 
     def test_4_wrong_stages_and_folders_are_refused_in_one_line(self):
         for words, text in (((["z"]), "'z' is no stage"), (["a", "--build", "nowhere"], "has no programs")):
