@@ -32,7 +32,7 @@ public:
     void bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta);
 
     // From now on, the first gemm of each kind (outside graph capture) times the algorithms that cuBLASLt proposes
-    // (and, for a symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first
+    // (and, for a symmetric product, our own kernels), keeps the fastest and calls `chosen`, instead of taking the first
     // proposal. If the product adds to C, trials write to other memory, which is freed at once, so that C stays
     // unchanged. A product listed in `known` (algorithm by product, from earlier choices on such a device with such a
     // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of results

@@ -40,8 +40,9 @@ bool has_warpgroup_code() {
 }
 
 // A tile, or a part of one, as an operand ("Matrix Descriptor"). An operand whose rows (of A) or columns (of B) are
-// rows of the tile begins at any multiple of 16 elements in a row. An operand whose columns are columns of the tile
-// begins at any multiple of eight rows; its columns from 64 on are in another tile, `next` bytes further on.
+// rows of the tile begins at any multiple of 16 elements in a row. An operand whose rows (of A) or
+// columns (of B) are columns of the tile begins at any multiple of eight rows; those from 64 on are in another tile,
+// `next` bytes further on.
 struct TileOperand {
     uint32_t low, high = 1024 >> 4 | 1u << 30;
     __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)
@@ -120,22 +121,38 @@ __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_
     TEON_LIST32                                                                                                        \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
     "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// a, b: the assembly operands of A and B. add: the assembly operand that says whether the product is added to D.
-#define TEON_PRODUCT(N, list, a, b, add, trans)                                                                    \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" list \
-    "}, " a ", " b ", p, 1, 1, " trans ";\n}"
+// type: of A and B. a, b: the assembly operands of A and B. add: the assembly operand that says whether the product is
+// added to D. trans: 1 for each operand in shared memory whose columns (of B) or rows (of A) are columns of the tile.
+#define TEON_PRODUCT(N, type, list, a, b, add, trans)                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32." type "." type \
+    " {" list "}, " a ", " b ", p, 1, 1, " trans ";\n}"
+#define TEON_SHARED128(type, trans)                                                 \
+    asm volatile(TEON_PRODUCT("128", type, TEON_LIST64, "%64", "%65", "%66", trans) \
+                 : TEON_D32(d, 0), TEON_D32(d, 8)                                   \
+                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)))
 
-template <int N>
+template <typename T = bf16, int N>
 __device__ __forceinline__ void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add) {
-    static_assert(N == 8 || N == 16);
+    static_assert(N == 16 || (N == 8 && std::is_same_v<T, bf16>));
     if constexpr (N == 8) {
-        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "%32", "%33", "%34", "0, 0")
+        asm volatile(TEON_PRODUCT("64", "bf16", TEON_LIST32, "%32", "%33", "%34", "0, 0")
                      : TEON_D32(d, 0)
                      : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
+    } else if constexpr (std::is_same_v<T, bf16>) {
+        TEON_SHARED128("bf16", "0, 0");
     } else {
-        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
-                     : TEON_D32(d, 0), TEON_D32(d, 8)
-                     : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
+        static_assert(std::is_same_v<T, f16>);
+        TEON_SHARED128("f16", "0, 0");
+    }
+}
+template <typename T>
+__device__ __forceinline__ void warpgroup_multiply_transposed(float (&d)[16][4], TileOperand a, TileOperand b,
+                                                              bool add) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        TEON_SHARED128("bf16", "1, 1");
+    } else {
+        static_assert(std::is_same_v<T, f16>);
+        TEON_SHARED128("f16", "1, 1");
     }
 }
 template <int N>
@@ -143,16 +160,20 @@ __device__ __forceinline__ void warpgroup_multiply_columns(float (&d)[N][4], con
                                                            bool add) {
     static_assert(N == 8 || N == 16);
     if constexpr (N == 8) {
-        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
+        asm volatile(TEON_PRODUCT("64", "bf16", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
                      : TEON_D32(d, 0)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     } else {
-        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
+        asm volatile(TEON_PRODUCT("128", "bf16", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
                      : TEON_D32(d, 0), TEON_D32(d, 8)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     }
 }
 
+template <int GROUPS>
+__device__ __forceinline__ void warpgroup_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
 template <int GROUPS, int N>
 __device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
     static_assert(N == 8 || N == 16);
@@ -168,6 +189,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
 #undef TEON_LIST32
 #undef TEON_LIST64
 #undef TEON_PRODUCT
+#undef TEON_SHARED128
 
 #else
 
@@ -186,10 +208,14 @@ template <int COUNT>
 void take_registers();
 void warpgroup_begin();
 void warpgroup_commit();
-template <int N>
+template <typename T = bf16, int N>
 void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add);
+template <typename T>
+void warpgroup_multiply_transposed(float (&d)[16][4], TileOperand a, TileOperand b, bool add);
 template <int N>
 void warpgroup_multiply_columns(float (&d)[N][4], const uint32_t (&a)[4], TileOperand b, bool add);
+template <int GROUPS>
+void warpgroup_wait();
 template <int GROUPS, int N>
 void warpgroup_wait(float (&d)[N][4]);
 
@@ -211,10 +237,14 @@ void warpgroup_wait(float (&d)[N][4]);
 //   give_registers<COUNT>()             all warps of a warpgroup reduce their registers to COUNT per thread, or
 //   take_registers<COUNT>()             wait until they have COUNT; COUNT is a multiple of 8
 //   warpgroup_begin()                   makes writes to the products' registers visible to the products that follow
-//   warpgroup_multiply(d, a, b, add)    D = A B, or D += A B if `add`: rows of A and columns of B are rows of tiles
+//   warpgroup_multiply<T>(d, a, b, add) D = A B, or D += A B if `add`: rows of A and columns of B are rows of tiles of
+//                                       T, bf16 or f16
+//   warpgroup_multiply_transposed<T>(d, a, b, add)
+//                                       the same; rows of A and columns of B are columns of tiles
 //   warpgroup_multiply_columns(d, a, b, add)
-//                                       the same with A in registers; columns of B are columns of tiles
+//                                       the same with A in registers, bf16; columns of B are columns of tiles
 //   warpgroup_commit()                  makes a group of the products since the last commit
-//   warpgroup_wait<GROUPS>(d)           waits until all but the last GROUPS groups have ended, including that of d
+//   warpgroup_wait<GROUPS>()            waits until all but the last GROUPS groups have ended
+//   warpgroup_wait<GROUPS>(d)           the same, for groups of which one was the last to use d
 
 }  // namespace teon
