@@ -1,9 +1,10 @@
 // Symmetric products with the instructions of sm_90a (runtime/warpgroup.h). A block computes two tiles of 128 x 128, one
 // above the other: 256 rows and 128 columns of C. One thread of the producer copies slices of A and B, 64 deep along K,
-// into a ring of four stages. Each of the two consumers computes one of the tiles; both read the same slice of B. That
-// halves what is read of B from the L2 cache, per product, in comparison with one tile to a block. A consumer whose tile
-// is above the diagonal, or behind the last row, has nothing to do. Named barriers 1 and 2 join the warps of a consumer
-// at the end.
+// into a ring of four stages. Each of the two consumers computes one of the tiles; both read the same slice of B. The
+// two blocks of a cluster have the same rows, and neighbouring columns. Each copies half of A's slice, to both. So each
+// byte that is read from the L2 cache serves 128 FLOPs, twice as many as with one tile to a block. A consumer whose tile
+// is above the diagonal, or outside of C, only says when it could have read its slices. Named barriers 1 and 2 join the
+// warps of a consumer at the end.
 #include "runtime/symmetric_product_hopper.h"
 
 #include "base/integer.h"
@@ -27,7 +28,9 @@ struct TilePair {
     static_assert(kDepth == kTensorTileColumns && kSide == 2 * kTensorTileColumns);
     // A result passes through its consumer's slices of A.
     static_assert(ResultTile<T>::kElements <= kStages * kSlice);
-    using Rings = HopperRings<kStages>;
+    static constexpr int kBlocks = 2;            // of a cluster
+    static_assert(kBlocks == kHopperConsumers);  // each copies the slices of A of one consumer
+    using Rings = HopperRings<kStages, 1, kBlocks>;
     using Stage = HopperStage<kStages>;
     using TileSums = float[2][kSide / 8][4];  // of a consumer: rows [0, 64) and [64, 128) of its tile
 
@@ -35,13 +38,10 @@ struct TilePair {
     T* shared;
     Rings rings;
     int down = 0, across = static_cast<int>(blockIdx.x);  // of the upper tile, in tiles
-    int first, end;                                       // the consumers whose tiles are computed
 
     __device__ __forceinline__ TilePair(const SymmetricBatch<T>& p, T* shared, uint64_t* barriers)
         : p(p), shared(shared), rings{barriers} {
         for (; across >= down + kHopperConsumers; down += kHopperConsumers) across -= down + kHopperConsumers;
-        first = across > down ? 1 : 0;
-        end = (down + 1) * kSide < p.side ? 2 : 1;
     }
     __device__ __forceinline__ int batch() const { return static_cast<int>(blockIdx.y); }
 
@@ -51,28 +51,38 @@ struct TilePair {
     }
     __device__ __forceinline__ T* right(int stage) const { return shared + (kLeft + stage) * kSlice; }
 
-    // Starts to copy the rows of op(A), or columns of op(B), from `begin` on, for [k, k + kDepth).
+    // Starts to copy the rows of op(A), or columns of op(B), from `begin` on, for [k, k + kDepth), to this block or to
+    // both. Elements outside of A and B are 0.
+    template <bool BOTH>
     __device__ __forceinline__ void copy(T* slice, const TensorMap& map, int begin, int k, uint64_t* barrier) const {
+        const auto start = [&](SharedAddress tile, int column, int row) {
+            if constexpr (BOTH) {
+                tensor_copy_to_blocks(tile, map, column, row, batch(), barrier, kBlocks);
+            } else {
+                tensor_copy(tile, map, column, row, batch(), barrier);
+            }
+        };
         const SharedAddress to(slice);
         if constexpr (COLUMNS) {
-            tensor_copy(to, map, begin, k, batch(), barrier);
-            tensor_copy(to + kSliceBytes / 2, map, begin + kTensorTileColumns, k, batch(), barrier);
+            start(to, begin, k);
+            start(to + kSliceBytes / 2, begin + kTensorTileColumns, k);
         } else {
-            tensor_copy(to, map, k, begin, batch(), barrier);
+            start(to, k, begin);
         }
     }
 
     __device__ __forceinline__ void produce(const TensorMap& A, const TensorMap& B) const {
-        if (threadIdx.x != 0) return;
+        const int block = block_of_cluster();
         Stage stage;
-        for (int k = 0; k < p.K; k += kDepth, stage.advance()) {
+        for (int k = 0; k < p.K && threadIdx.x == 0; k += kDepth, stage.advance()) {
             uint64_t* const full = rings.full(stage.index);
             mbarrier_wait(rings.empty(stage.index), stage.parity ^ 1);
-            mbarrier_expect(full, (end - first + 1) * kSliceBytes);
-            for (int consumer = first; consumer < end; ++consumer)
-                copy(left(consumer, stage.index), A, (down + consumer) * kSide, k, full);
-            copy(right(stage.index), B, across * kSide, k, full);
+            mbarrier_expect(full, (kHopperConsumers + 1) * kSliceBytes);
+            copy<true>(left(block, stage.index), A, (down + block) * kSide, k, full);
+            copy<false>(right(stage.index), B, across * kSide, k, full);
         }
+        __syncwarp();
+        cluster_arrive();
     }
 
     // sum += the products of a stage's slices.
@@ -111,15 +121,26 @@ struct TilePair {
         warpgroup_wait<0>(sum[0]);
         warpgroup_wait<0>(sum[1]);
     }
+    __device__ __forceinline__ void skip_all() const {
+        Stage now;
+        for (int k = 0; k < p.K; k += kDepth, now.advance()) {
+            mbarrier_wait(rings.full(now.index), now.parity);
+            rings.arrive_empty(now.index);
+        }
+    }
 
     __device__ __forceinline__ void consume() const {
         const int consumer = hopper_consumer();
-        if (consumer < first || consumer >= end) return;
+        const TilePlace place(down + consumer, across, p.side);
+        if (place.across > place.down || place.rows <= 0) {
+            skip_all();
+            return cluster_arrive();
+        }
         TileSums sum = {};
         multiply_all(sum, consumer);
+        cluster_arrive();
 
         const auto join = [&] { named_barrier_wait(1 + consumer, kWarpgroupThreads); };
-        const TilePlace place(down + consumer, across, p.side);
         const ResultTile<T> tile{left(consumer, 0)};
         join();  // all four warps have read their slices
         if (p.beta != 0.0f) {
@@ -134,7 +155,7 @@ struct TilePair {
 
 // Grid: x over pairs of tiles, row by row up to the diagonal; y over matrices.
 template <typename T, bool COLUMNS>
-__global__ void __launch_bounds__(kHopperThreads, 1)
+__global__ void TEON_CLUSTER(2) __launch_bounds__(kHopperThreads, 1)
     symmetric_product_hopper_kernel(SymmetricBatch<T> p, const __grid_constant__ TensorMap A,
                                     const __grid_constant__ TensorMap B) {
     wait_for_earlier_kernels();
@@ -143,8 +164,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         SHARED(uint64_t, barriers, Pair::Rings::kCount);
         DYN_SHARED(T, shared);
         const Pair pair(p, shared, barriers);
-        pair.rings.init(1, pair.end - pair.first);
+        pair.rings.init(1);
         hopper_roles<24>([&] { pair.produce(A, B); }, [&] { pair.consume(); });
+        cluster_wait();
     }
 }
 
@@ -182,7 +204,7 @@ bool symmetric_hopper_supports(const Gemm& g) {
 int64_t symmetric_hopper_pairs(int side) {
     const int64_t n = ceil_div(side, kSymmetricTile);
     const int64_t rows = ceil_div(n, kHopperConsumers);
-    return rows * (rows + 1) - n % kHopperConsumers;  // an odd n has no column for the last pair
+    return rows * (rows + 1);  // even
 }
 
 void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& stream) {

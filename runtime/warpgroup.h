@@ -26,6 +26,13 @@ inline constexpr bool kWarpgroups = false;
 
 inline constexpr int kWarpgroupThreads = 128;
 
+// An attribute of a kernel: each COUNT blocks along x form a cluster, if it has code with kWarpgroups.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TEON_CLUSTER(COUNT) __cluster_dims__(COUNT, 1, 1)
+#else
+#define TEON_CLUSTER(COUNT)
+#endif
+
 // Returns whether the code of Kernel that this device runs was compiled with kWarpgroups. Such a kernel has static
 // shared arrays in that code, and only there.
 template <auto Kernel>
@@ -88,6 +95,33 @@ __device__ __forceinline__ void tensor_copy(SharedAddress tile, const TensorMap&
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
             "r"(tile.value),
         "l"(&map), "r"(SharedAddress(barrier).value), "r"(column), "r"(row), "r"(batch)
+        : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_to_blocks(SharedAddress tile, const TensorMap& map, int column, int row,
+                                                      int batch, uint64_t* barrier, int blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(tile.value),
+        "l"(&map), "r"(SharedAddress(barrier).value), "r"(column), "r"(row), "r"(batch),
+        "h"(static_cast<uint16_t>((1 << blocks) - 1))
+        : "memory");
+}
+
+__device__ __forceinline__ int block_of_cluster() {
+    int block;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+    return block;
+}
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mbarrier_arrive_at(uint64_t* barrier, int block) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(barrier).value),
+        "r"(block)
         : "memory");
 }
 
@@ -200,6 +234,12 @@ void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_expect(uint64_t* barrier, int bytes);
 void mbarrier_wait(uint64_t* barrier, int parity);
 void tensor_copy(SharedAddress tile, const TensorMap& map, int column, int row, int batch, uint64_t* barrier);
+void tensor_copy_to_blocks(SharedAddress tile, const TensorMap& map, int column, int row, int batch, uint64_t* barrier,
+                           int blocks);
+int block_of_cluster();
+void cluster_arrive();
+void cluster_wait();
+void mbarrier_arrive_at(uint64_t* barrier, int block);
 void named_barrier_wait(int id, int threads);
 void named_barrier_arrive(int id, int threads);
 template <int COUNT>
@@ -232,6 +272,13 @@ void warpgroup_wait(float (&d)[N][4]);
 //   tensor_copy(tile, map, column, row, batch, barrier)
 //                                       one thread starts the copy of the tile that begins with that element; the
 //                                       barrier counts its bytes
+//   tensor_copy_to_blocks(..., barrier, blocks)
+//                                       the same for the first `blocks` blocks of the cluster: the tile arrives at this
+//                                       address in each, and each one's barrier counts its bytes
+//   mbarrier_arrive_at(barrier, block)  one arrival at this barrier of a block of the cluster
+//   block_of_cluster()                  this block's number in its cluster (TEON_CLUSTER)
+//   cluster_arrive(), cluster_wait()    a barrier of all threads of the cluster. A block must not end while another
+//                                       one copies to it or arrives at its barriers
 //   named_barrier_wait(id, threads)     bar.sync of that many threads, whole warps; id 1 to 15 (__syncthreads uses 0)
 //   named_barrier_arrive(id, threads)   the same without waiting
 //   give_registers<COUNT>()             all warps of a warpgroup reduce their registers to COUNT per thread, or

@@ -23,30 +23,40 @@ struct HopperStage {
 };
 
 // The mbarriers of RINGS rings. Each stage has one that completes when the stage's data have arrived (`full`) and one
-// that completes when all warps of the consumers have read it (`empty`).
-template <int STAGES, int RINGS = 1>
+// that completes when all warps of the consumers have read it (`empty`), those of all BLOCKS blocks of the cluster.
+template <int STAGES, int RINGS = 1, int BLOCKS = 1>
 struct HopperRings {
     static constexpr int kCount = 2 * RINGS * STAGES;
     uint64_t* memory;
     __device__ __forceinline__ uint64_t* full(int stage, int ring = 0) const { return memory + ring * STAGES + stage; }
     __device__ __forceinline__ uint64_t* empty(int stage, int ring = 0) const { return full(stage, RINGS + ring); }
     __device__ __forceinline__ void arrive_empty(int stage, int ring = 0) const {
+        const int lane = lane_of_thread();
         __syncwarp();
-        if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
+        if constexpr (BLOCKS == 1) {
+            if (lane == 0) mbarrier_arrive(empty(stage, ring));
+        } else {
+            if (lane < BLOCKS) mbarrier_arrive_at(empty(stage, ring), lane);
+        }
     }
 
-    // Called by all threads. fills: the arrivals at each `full`. consumers: those that read the tiles.
-    __device__ __forceinline__ void init(int fills, int consumers) const {
+    // Called by all threads. fills: the arrivals at each `full`.
+    __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) {
             for (int ring = 0; ring < RINGS; ++ring) {
                 for (int stage = 0; stage < STAGES; ++stage) {
                     mbarrier_init(full(stage, ring), fills);
-                    mbarrier_init(empty(stage, ring), 4 * consumers);
+                    mbarrier_init(empty(stage, ring), 4 * kHopperConsumers * BLOCKS);
                 }
             }
             mbarrier_init_done();
         }
-        __syncthreads();
+        if constexpr (BLOCKS == 1) {
+            __syncthreads();
+        } else {
+            cluster_arrive();
+            cluster_wait();
+        }
     }
 };
 
