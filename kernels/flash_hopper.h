@@ -54,7 +54,7 @@ struct HopperBarriers : HopperRings<STAGES, RINGS> {
     // Called by all threads. fills: the arrivals at each `full`.
     __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) mbarrier_init(resident(), 1);
-        Rings::init(fills, kHopperConsumers);
+        Rings::init(fills);
     }
 };
 

@@ -46,10 +46,10 @@ struct TilePair {
     __device__ __forceinline__ int batch() const { return static_cast<int>(blockIdx.y); }
 
     // Slices in shared memory: those of each consumer's A, stage by stage, then those of B.
-    __device__ __forceinline__ T* left(int consumer, int stage) const {
+    __device__ __forceinline__ T* slice_of_a(int consumer, int stage) const {
         return shared + (consumer * kStages + stage) * kSlice;
     }
-    __device__ __forceinline__ T* right(int stage) const { return shared + (kLeft + stage) * kSlice; }
+    __device__ __forceinline__ T* slice_of_b(int stage) const { return shared + (kLeft + stage) * kSlice; }
 
     // Starts to copy the rows of op(A), or columns of op(B), from `begin` on, for [k, k + kDepth), to this block or to
     // both. Elements outside of A and B are 0.
@@ -78,8 +78,8 @@ struct TilePair {
             uint64_t* const full = rings.full(stage.index);
             mbarrier_wait(rings.empty(stage.index), stage.parity ^ 1);
             mbarrier_expect(full, (kHopperConsumers + 1) * kSliceBytes);
-            copy<true>(left(block, stage.index), A, (down + block) * kSide, k, full);
-            copy<false>(right(stage.index), B, across * kSide, k, full);
+            copy<true>(slice_of_a(block, stage.index), A, (down + block) * kSide, k, full);
+            copy<false>(slice_of_b(stage.index), B, across * kSide, k, full);
         }
         __syncwarp();
         cluster_arrive();
@@ -87,8 +87,8 @@ struct TilePair {
 
     // sum += the products of a stage's slices.
     __device__ __forceinline__ void multiply(TileSums& sum, int consumer, int stage) const {
-        const TileOperand a(SharedAddress(left(consumer, stage)));
-        const TileOperand b(SharedAddress(right(stage)), COLUMNS ? kSliceBytes / 2 : 0);
+        const TileOperand a(SharedAddress(slice_of_a(consumer, stage)));
+        const TileOperand b(SharedAddress(slice_of_b(stage)), COLUMNS ? kSliceBytes / 2 : 0);
 #pragma unroll
         for (int k = 0; k < kDepth / 16; ++k) {
 #pragma unroll
@@ -141,7 +141,7 @@ struct TilePair {
         cluster_arrive();
 
         const auto join = [&] { named_barrier_wait(1 + consumer, kWarpgroupThreads); };
-        const ResultTile<T> tile{left(consumer, 0)};
+        const ResultTile<T> tile{slice_of_a(consumer, 0)};
         join();  // all four warps have read their slices
         if (p.beta != 0.0f) {
             tile.load_addend(p, place);
