@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "model/layers.h"
+#include "runtime/named_range.h"
 
 namespace teon {
 
@@ -34,8 +35,12 @@ public:
         Pass<T> p = pass(batch, accumulate);
         p.drops = drops_;
         if (offload_) p.offload = &*offload_;
-        layers_.forward(p);
-        layers_.head().losses(p, losses, grad_scale, true);
+        {
+            const NamedRange range("forward");
+            layers_.forward(p);
+            layers_.head().losses(p, losses, grad_scale, true);
+        }
+        const NamedRange range("backward");
         layers_.backward(p, on_grads_ready);
     }
 
