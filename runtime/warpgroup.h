@@ -26,8 +26,8 @@ inline constexpr bool kWarpgroups = false;
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// An attribute of a kernel: each COUNT blocks along x form a cluster, if the device runs code with kWarpgroups. The host's
-// code has it too; code for other devices would not compile with it.
+// An attribute of a kernel: each COUNT blocks along x form a cluster, if the device runs code with kWarpgroups. Code for
+// other devices would not compile with it.
 #if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
 #define TEON_CLUSTER(COUNT) __cluster_dims__(COUNT, 1, 1)
 #else
