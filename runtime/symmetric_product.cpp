@@ -11,9 +11,9 @@ namespace teon {
 
 namespace {
 
-// Expected rates, as fractions of the peak. On sm_90 a library reaches 0.8 with wgmma; mma.sync has 62% of wgmma's speed.
-// Our kernel with wgmma reads no more bytes for a product than a library does, but does not write one tile while it
-// computes the next. (Derived, not measured. --autotune measures.)
+// Expected rates, as fractions of the peak. On sm_90 a library reaches 0.8 with wgmma; mma.sync has 62% of wgmma's
+// speed. Our kernel with wgmma reads no more bytes for a product than a library does, but does not write one tile
+// while it computes the next. (Derived, not measured. --autotune measures.)
 constexpr double kLibraryRate = 0.8;
 constexpr double kMmaRate = 0.6;
 constexpr double kWgmmaRate = 0.75;

@@ -1,6 +1,6 @@
-// C = alpha op(A) op(B) + beta addend on tensor cores, for a C that is known to be symmetric (A A^T; polynomials of one
-// symmetric matrix, which commute). Only tiles on and below the diagonal are computed; each is written to its own place
-// and to the mirrored place. This takes about half the FLOPs of a full product, and no second pass over C.
+// C = alpha op(A) op(B) + beta addend on tensor cores, for a C that is known to be symmetric (A A^T; polynomials of
+// one symmetric matrix, which commute). Only tiles on and below the diagonal are computed; each is written to its own
+// place and to the mirrored place. This takes about half the FLOPs of a full product, and no second pass over C.
 #pragma once
 
 #include <string_view>
@@ -13,8 +13,8 @@ namespace teon {
 
 // Returns whether some kernel computes g, a valid symmetric Gemm. A, B and C are all bf16 or all f16, exactly one
 // operand is transposed (A A^T or A^T A), and the batch has one level. C's side, the row strides and the batch strides
-// are multiples of 8 elements; addresses are multiples of 16 bytes. K is a multiple of 8 if sums run along rows of A and
-// B (A A^T). addend is read if beta is not 0; it is C or a matrix that does not overlap C.
+// are multiples of 8 elements; addresses are multiples of 16 bytes. K is a multiple of 8 if sums run along rows of A
+// and B (A A^T). addend is read if beta is not 0; it is C or a matrix that does not overlap C.
 bool symmetric_product_supports(const Gemm& g, const Mat& addend);
 
 // A kernel for symmetric products: a row of the table in symmetric_product.cpp.
@@ -36,8 +36,8 @@ const SymmetricKernel* symmetric_kernel(std::string_view name);
 // Returns the kernels that compute g on the stream's device. There is always one if symmetric_product_supports() g.
 std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& addend, const Stream& stream);
 
-// Returns the kernel with the shortest expected time, or nullptr if the library's full product is expected to be faster
-// than each.
+// Returns the kernel with the shortest expected time, or nullptr if the library's full product is expected to be
+// faster than each.
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels, int side, int batch,
                                                 int multiprocessors);
 

@@ -1,10 +1,10 @@
-// Symmetric products with the instructions of sm_90a (runtime/warpgroup.h). A block computes two tiles of 128 x 128, one
-// above the other: 256 rows and 128 columns of C. One thread of the producer copies slices of A and B, 64 deep along K,
-// into a ring of four stages. Each of the two consumers computes one of the tiles; both read the same slice of B. The
-// two blocks of a cluster have the same rows, and neighbouring columns. Each copies half of A's slice, to both. So each
-// byte that is read from the L2 cache serves 128 FLOPs, twice as many as with one tile to a block. A consumer whose tile
-// is above the diagonal, or outside of C, only says when it could have read its slices. Named barriers 1 and 2 join the
-// warps of a consumer at the end.
+// Symmetric products with the instructions of sm_90a (runtime/warpgroup.h). A block computes two tiles of 128 x 128,
+// one above the other: 256 rows and 128 columns of C. One thread of the producer copies slices of A and B, 64 deep
+// along K, into a ring of four stages. Each of the two consumers computes one of the tiles; both read the same slice
+// of B. The two blocks of a cluster have the same rows, and neighbouring columns. Each copies half of A's slice, to
+// both. So each byte that is read from the L2 cache serves 128 FLOPs, twice as many as with one tile to a block. A
+// consumer whose tile is above the diagonal, or outside of C, only says when it could have read its slices. Named
+// barriers 1 and 2 join the warps of a consumer at the end.
 #include "runtime/symmetric_product_hopper.h"
 
 #include "base/integer.h"

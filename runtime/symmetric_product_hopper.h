@@ -12,8 +12,8 @@ bool symmetric_hopper_has_code();
 bool symmetric_hopper_supports(const Gemm& g);
 void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& stream);
 
-// The pairs of tiles, one above the other, of which at least one is on or below the diagonal; with an odd number of rows
-// of tiles also one outside of C. A block computes one.
+// The pairs of tiles, one above the other, of which at least one is on or below the diagonal; with an odd number of
+// rows of tiles also one outside of C. A block computes one.
 int64_t symmetric_hopper_pairs(int side);
 
 }  // namespace teon

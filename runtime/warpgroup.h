@@ -8,8 +8,8 @@
 // ("128-Byte swizzling mode"), where tensor_copy writes it. A tile begins at a multiple of 1,024 bytes.
 //
 // Products. D (64 x N) += A (64 x 16) B (16 x N). Warp w of the warpgroup holds rows 16 w to 16 w + 15 of D and, if A
-// is in registers, of A, in the layout of mma (runtime/tensor_core.h); d[n] holds columns 8 n to 8 n + 7. A product has
-// ended only when it has been waited for; until then, nothing may access its registers or write its tiles.
+// is in registers, of A, in the layout of mma (runtime/tensor_core.h); d[n] holds columns 8 n to 8 n + 7. A product
+// has ended only when it has been waited for; until then, nothing may access its registers or write its tiles.
 #pragma once
 
 #include "runtime/simt.h"
@@ -26,8 +26,8 @@ inline constexpr bool kWarpgroups = false;
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// An attribute of a kernel: each COUNT blocks along x form a cluster, if the device runs code with kWarpgroups. Code for
-// other devices would not compile with it.
+// An attribute of a kernel: each COUNT blocks along x form a cluster, if the device runs code with kWarpgroups. Code
+// for other devices would not compile with it.
 #if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
 #define TEON_CLUSTER(COUNT) __cluster_dims__(COUNT, 1, 1)
 #else
@@ -273,8 +273,8 @@ void warpgroup_wait(float (&d)[N][4]);
 //                                       one thread starts the copy of the tile that begins with that element; the
 //                                       barrier counts its bytes
 //   tensor_copy_to_blocks(..., barrier, blocks)
-//                                       the same for the first `blocks` blocks of the cluster: the tile arrives at this
-//                                       address in each, and each one's barrier counts its bytes
+//                                       the same for the first `blocks` blocks of the cluster: the tile arrives at
+//                                       this address in each, and each one's barrier counts its bytes
 //   mbarrier_arrive_at(barrier, block)  one arrival at this barrier of a block of the cluster
 //   block_of_cluster()                  this block's number in its cluster (TEON_CLUSTER)
 //   cluster_arrive(), cluster_wait()    a barrier of all threads of the cluster. A block must not end while another

@@ -1,5 +1,5 @@
-// How the warpgroups of a block on sm_90a share work: the first (the producer) copies tiles into rings in shared memory,
-// the others (the consumers) multiply them.
+// How the warpgroups of a block on sm_90a share work: the first (the producer) copies tiles into rings in shared
+// memory, the others (the consumers) multiply them.
 #pragma once
 
 #include "runtime/tensor_tile.h"
