@@ -167,9 +167,19 @@ void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_pro
 
 // ---- named barriers -------------------------------------------------------------------------------------------------
 
+namespace {
+
+// The threads for which a barrier waits; 0: those of all warps of the block.
+uint32_t threads_at_barrier(Warp& w, const Instruction& i) {
+    const uint32_t count = *w.operand<uint32_t>(i, 1);
+    return count ? count : 32 * static_cast<uint32_t>(w.block->warps.size());
+}
+
+}  // namespace
+
 void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b
     const uint32_t id = *w.operand<uint32_t>(i, 0);
-    const uint32_t count = *w.operand<uint32_t>(i, 1);
+    const uint32_t count = threads_at_barrier(w, i);
     if (id >= w.block->named.size()) fail(w, i, 0, fmt::format("barrier {} of 16", id));
     NamedBarrier& b = w.block->named[id];
     if (b.arrived && b.count != count)
@@ -189,7 +199,7 @@ bool pass_named_barriers(Block& block) {
             if (!w.live || !w.at_barrier) continue;
             const Instruction& i = w.program->code[static_cast<size_t>(w.groups[0].at)];
             if (i.count == 0 || *w.operand<uint32_t>(i, 0) != id) continue;
-            const uint32_t count = *w.operand<uint32_t>(i, 1);
+            const uint32_t count = threads_at_barrier(w, i);
             if ((b.arrived || !here.empty()) && b.count != count)
                 fail(w, i, 0, fmt::format("{} threads at barrier {}, but {} for others", count, id, b.count));
             b.count = count;

@@ -64,6 +64,7 @@ void SharedMemory::begin_block() {
     for (auto& of_warp : ended_) of_warp[0] = kReading;
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
     copy_readers_.clear();
+    byte_writers_.clear();
     if (*std::ranges::max_element(fences_) > kMostFences) {
         std::ranges::fill(stored_, 0);
         fences_ = {};
@@ -86,6 +87,7 @@ void SharedMemory::restart_epochs() {
     for (Stamp& w : writer_)
         if (w != kCopying) w = w >= block_begin_ ? first : 0;
     std::fill(reader_.begin(), reader_.end(), 0);
+    byte_writers_.clear();
     epoch_ = 1;
     block_begin_ = first;
     first_epoch_ = epoch_ + 1;  // what came before counts as seen by everybody
@@ -129,10 +131,12 @@ void SharedMemory::renumber(SyncClock& clock, int warp) {
         renamed[old] = clock.now;
     }
     const Stamp mine = static_cast<Stamp>(warp) << 5;
-    for (auto* stamps : {&writer_, &reader_})
-        for (Stamp& s : *stamps)
-            if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine)
-                s = (s & ~(kLastClock << kClockShift)) | renamed[s >> kClockShift & kLastClock] << kClockShift;
+    const auto rename = [&](Stamp& s) {
+        if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine)
+            s = (s & ~(kLastClock << kClockShift)) | renamed[s >> kClockShift & kLastClock] << kClockShift;
+    };
+    for (auto* stamps : {&writer_, &reader_}) std::ranges::for_each(*stamps, rename);
+    for (auto& [byte, stamp] : byte_writers_) rename(stamp);
     clock.last_full = renamed[clock.last_full];
     for (SyncClock::Partial& p : clock.partial) p.at = renamed[p.at];
 }
@@ -175,7 +179,7 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     for (uint32_t g = first / 4; joins_warps_ && g <= last / 4; ++g)
         readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
-        return read_slowly(clock, me, first, last);
+        return read_slowly(clock, me, at, bytes);
     // Everything was written before the last barrier. It remains to record the reader, as read_slowly does.
     const Stamp full = barrier_ | clock.last_full << kClockShift;
     const Stamp barrier = barrier_;
@@ -195,9 +199,20 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     return true;
 }
 
-bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last) {
-    for (uint32_t g = first; g <= last; ++g) {
-        const Stamp w = writer_[g];
+// Returns the stamp of the last write to a byte, or one that is ordered before everything if that is not known: the
+// stamp of its two bytes may be of a write to the other byte alone.
+SharedMemory::Stamp SharedMemory::writer_of_byte(uint32_t at) const {
+    const Stamp of_both = writer_[at / 2];
+    const auto other = byte_writers_.find(at ^ 1);
+    if (other == byte_writers_.end() || other->second != of_both) return of_both;
+    const auto it = byte_writers_.find(at);
+    return it == byte_writers_.end() ? kUnknown : it->second;
+}
+
+bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t at, uint32_t bytes) {
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g) {
+        const Stamp w = bytes == 1 ? writer_of_byte(at) : writer_[g];
+        if (w == kUnknown) continue;
         if (w == kCopying || w < block_begin_) {
             wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
                                  w == kCopying ? "cp.async still writes" : "nothing has written");
@@ -229,6 +244,7 @@ bool SharedMemory::overwrite(SyncClock& clock, int warp, int lane, uint32_t at, 
         if (bytes > 1 || writer_[first] == kCopying) return write_slowly(clock, me, first, last, value);
     }
     std::fill(writer_.data() + first, writer_.data() + last + 1, me);
+    if (bytes == 1) byte_writers_[at] = me;
     return true;
 }
 

@@ -94,6 +94,7 @@ private:
     // are larger numbers.
     using Stamp = uint32_t;
     static constexpr Stamp kCopying = ~Stamp{0};
+    static constexpr Stamp kUnknown = kCopying - 1;  // of no access: the last epoch is kLastEpoch
     static constexpr Stamp kSeveralLanes = 1 << 11;
     static constexpr Stamp kSeveralWarps = 1 << 10;
     static constexpr int kClockShift = 12;
@@ -109,7 +110,8 @@ private:
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
     bool race(const char* now, const char* then, Stamp before, uint32_t at);
     bool overwrite(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
-    bool read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
+    bool read_slowly(const SyncClock& clock, Stamp me, uint32_t at, uint32_t bytes);
+    Stamp writer_of_byte(uint32_t at) const;
     bool write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
     void restart_epochs();
     void advance(SyncClock& clock, int warp);
@@ -144,7 +146,9 @@ private:
     std::vector<View> barriers_;  // in a cluster: the time at which each epoch of the block ended
     // For each unit, when each warp waited for the end of its warpgroup's reads; 0 if another warp of it did.
     std::vector<View> async_readers_;
-    std::vector<View> copy_readers_;     // likewise of bulk copies, by warp; empty if there were none
+    std::vector<View> copy_readers_;  // likewise of bulk copies, by warp; empty if there were none
+    std::unordered_map<uint32_t, Stamp>
+        byte_writers_;                   // of the last write to each byte alone, as two bytes share a stamp
     std::vector<Stored> stored_;         // for every two bytes; empty if the kernel does not use the asynchronous proxy
     std::array<uint32_t, 32> fences_{};  // of each warp; more than any in stored_ once all stores are fenced
     // When each warp last read each 8 bytes, to check writes to bytes that several warps have read.

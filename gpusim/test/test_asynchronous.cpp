@@ -156,6 +156,7 @@ TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
             store + "bar.sync 1, 64; bra $end; $read: bar.arrive 1, 64; "
                     "st.shared.u32 [%r2+128], %r0; $end:",
             "a race"},
+           {"all threads of the block", store + "bar.sync 1; bra $end; $read: bar.sync 1;" + load + "$end:", ""},
            {"another barrier", store + "bar.sync 2, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:",
             "waits for ever: too few threads"},
            {"too many", addresses + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},
