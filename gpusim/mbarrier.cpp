@@ -80,10 +80,19 @@ void mbarrier_init(Warp& w, const Instruction& i, Lanes lanes) {  // [a], count
         const uint32_t count = w.operand<uint32_t>(i, 1)[l];
         if (count == 0 || count > kMostArrivals)
             fail(w, i, l, fmt::format("{} arrivals; it must be 1 to {}", count, kMostArrivals));
-        std::memset(shared_for_write(w, i, l, a, kMbarrierBytes, nullptr), 0, kMbarrierBytes);
+        constexpr uint8_t kNothing[kMbarrierBytes] = {};
+        std::memcpy(shared_for_write(w, i, l, a, kMbarrierBytes, kNothing), kNothing, kMbarrierBytes);
         Mbarrier m;
         m.expected = m.pending = count;
-        if (!w.block->mbarriers.emplace(a, m).second) fail(w, i, l, "there is an mbarrier already");
+        m.made_by = &i;
+        const auto [it, is_new] = w.block->mbarriers.emplace(a, m);
+        if (is_new) return;
+        // In published kernels, all lanes of a warp make it.
+        const Mbarrier& other = it->second;
+        const bool is_unused =
+            other.made_by == &i && other.phase == 0 && other.pending == other.expected && other.transactions == 0;
+        if (!is_unused || other.expected != count) fail(w, i, l, "there is an mbarrier already");
+        note(w, i, l, "several threads make the same mbarrier");
     });
 }
 

@@ -123,6 +123,7 @@ struct Mbarrier {
     int64_t transactions = 0;  // outstanding bytes
     uint64_t phase = 0;
     Views arrived, released;  // what is ordered before the end of the current and the previous phase
+    const Instruction* made_by = nullptr;
 };
 
 struct NamedBarrier {
