@@ -327,6 +327,12 @@ void SharedMemory::store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async
     std::fill(stored_.begin() + at / 2, stored_.begin() + (at + bytes - 1) / 2 + 1, mark);
 }
 
+void SharedMemory::fence_stores(int warp, uint32_t at, uint32_t bytes) {
+    if (stored_.empty()) return;  // nothing reads through the asynchronous proxy
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g)
+        if ((stored_[g] & kOfStoringWarp) == static_cast<Stored>(warp)) stored_[g] = 0;  // older than every fence
+}
+
 SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
     Fenced outcome = Fenced::yes;
     Stored fenced = 0;  // a mark that is known to be fenced

@@ -85,6 +85,7 @@ public:
     bool begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads);
     void end_copy_reads(const SyncClock& clock, int warp, const Reads& reads);
     void fence_proxy(int warp) { ++fences_[static_cast<size_t>(warp)]; }
+    void fence_stores(int warp, uint32_t at, uint32_t bytes);  // only those of the warp to these bytes
     // Whether the asynchronous proxy sees all stores to these bytes, or else by what they were stored.
     enum class Fenced { yes, not_thread, not_cp_async };
     Fenced is_fenced(uint32_t at, uint32_t bytes);

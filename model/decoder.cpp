@@ -99,8 +99,12 @@ DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
 
 ParamTable decoder_params(const DecoderConfig& c) { return DecoderLayers(c).table(); }
 
-ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r) {
-    return DecoderLayers(c).plan(resolved(c, r), Purpose::train);
+ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r) { return activation_planner(c)(r); }
+
+std::function<ActivationPlan(const DecoderRun&)> activation_planner(const DecoderConfig& c) {
+    return [c, layers = std::make_shared<DecoderLayers>(c)](const DecoderRun& r) {
+        return layers->plan(resolved(c, r), Purpose::train);
+    };
 }
 
 void check_device(const DecoderRun& r, const DeviceInfo& device) {

@@ -45,7 +45,8 @@ void Decoder::barrier() {
 
 void Decoder::fence() {
     const bool proxy = has("proxy") && has("async") && !has("global");  // which orders device memory alone
-    instruction_.run = proxy || has("mbarrier_init") ? &fence_proxy : &nothing;
+    instruction_.run = proxy ? &fence_proxy : &nothing;
+    if (has("mbarrier_init")) instruction_.run = &fence_mbarriers;
     emit();
 }
 
