@@ -172,7 +172,7 @@ std::string what_is_missing(Warp& w, const Instruction& i, Lanes lanes) {
         m.pending, m.expected, m.transactions);
 }
 
-void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_proxy(w.index); }
+void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_proxy(w.clock, w.index); }
 
 void fence_mbarriers(Warp& w, const Instruction&, Lanes) {
     for (const auto& [at, m] : w.block->mbarriers) w.block->shared.fence_stores(w.index, at, kMbarrierBytes);

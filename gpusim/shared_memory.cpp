@@ -65,11 +65,13 @@ void SharedMemory::begin_block() {
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
     copy_readers_.clear();
     byte_writers_.clear();
-    if (*std::ranges::max_element(fences_) > kMostFences) {
+    if (*std::ranges::max_element(steps_) > kMostSteps) {
         std::ranges::fill(stored_, 0);
-        fences_ = {};
+        steps_ = {};
     }
-    for (uint32_t& of_warp : fences_) ++of_warp;  // what other blocks stored counts as fenced
+    for (uint32_t& of_warp : steps_) ++of_warp;
+    fenced_ = steps_;  // what other blocks stored counts as fenced
+    for (auto& of_warp : steps_at_) of_warp.clear();
     readers_.clear();
 }
 
@@ -146,6 +148,7 @@ View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
     if (some && !clock.unreleased) advance(clock, warp);
     View view = clock.seen;
     view[static_cast<size_t>(warp)] = ++clock.time;
+    if (asynchronous_) steps_at_[static_cast<size_t>(warp)].push_back(++steps_[static_cast<size_t>(warp)]);
     return view;
 }
 
@@ -323,7 +326,7 @@ bool SharedMemory::all_have_read(const View& seen, int warp, uint32_t g) const {
 
 void SharedMemory::store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async) {
     const Stored mark =
-        fences_[static_cast<size_t>(warp)] << kFencesShift | (by_cp_async ? kByCpAsync : 0) | static_cast<Stored>(warp);
+        steps_[static_cast<size_t>(warp)] << kStepsShift | (by_cp_async ? kByCpAsync : 0) | static_cast<Stored>(warp);
     std::fill(stored_.begin() + at / 2, stored_.begin() + (at + bytes - 1) / 2 + 1, mark);
 }
 
@@ -333,6 +336,17 @@ void SharedMemory::fence_stores(int warp, uint32_t at, uint32_t bytes) {
         if ((stored_[g] & kOfStoringWarp) == static_cast<Stored>(warp)) stored_[g] = 0;  // older than every fence
 }
 
+void SharedMemory::fence_proxy(const SyncClock& clock, int warp) {
+    const auto self = static_cast<size_t>(warp);
+    fenced_[self] = ++steps_[self];
+    for (size_t other = 0; other < fenced_.size(); ++other) {
+        const auto& arrivals = steps_at_[other];
+        if (other == self || clock.seen[other] < 2 || arrivals.empty()) continue;
+        const size_t last = std::min<size_t>(clock.seen[other] - 2, arrivals.size() - 1);
+        fenced_[other] = std::max(fenced_[other], arrivals[last]);
+    }
+}
+
 SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
     Fenced outcome = Fenced::yes;
     Stored fenced = 0;  // a mark that is known to be fenced
@@ -340,7 +354,7 @@ SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
         const Stored s = stored_[g];
         if (s == fenced) continue;
         const uint32_t warp = s & kOfStoringWarp;
-        if (s >> kFencesShift < fences_[warp]) {
+        if (s >> kStepsShift < fenced_[warp]) {
             fenced = s;
             continue;
         }

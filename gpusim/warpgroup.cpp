@@ -157,8 +157,8 @@ void check_warpgroup(Warp& w, const Instruction& i, uint64_t a, uint64_t b) {
 
 void wgmma_fence(Warp&, const Instruction&, Lanes) {}
 
-// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16" and "m64nNk32": warp w of the warpgroup holds rows 16 w to 16 w +
-// 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
+// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16" and "m64nNk32": warp w of the warpgroup holds rows
+// 16 w to 16 w + 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
 void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
     const bool half_sums = i.variant & product::kHalfSums;

@@ -1,5 +1,5 @@
-// CUTLASS's sm_90 matrix product as its collective builder makes it: TMA, warp-specialized, with clusters of 2 x 1 blocks
-// that share their tiles of B by multicast. SCHEDULE: the kernel's schedule. OF_A, OF_B: the operands' types.
+// CUTLASS's sm_90 matrix product as its collective builder makes it: TMA, warp-specialized, with clusters of 2 x 1
+// blocks that share their tiles of B by multicast. SCHEDULE: the kernel's schedule. OF_A, OF_B: the operands' types.
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
