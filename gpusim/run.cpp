@@ -205,11 +205,12 @@ private:
         count.lanes += static_cast<uint64_t>(std::popcount(lanes));
     }
 
-    // Counts a branch back, and returns whether other warps should run.
+    // Counts a branch back. Returns whether other warps should run first, and then blocks this one until they have.
     bool lets_others_run(const Instruction& i) {
         if (!w_.block->launch->cooperative || ++w_.loops % kLoopsAtOnce != 0) return false;
         if (w_.loops > kMostLoops)
             fail(w_, i, first_lane(w_.live), fmt::format("waits for ever: it has branched back {} times", kMostLoops));
+        w_.blocked = true;
         return true;
     }
 
@@ -267,11 +268,7 @@ private:
                     if (lanes == active) {
                         const bool back = i.target <= at;
                         at = i.target;
-                        if (back && lets_others_run(i)) {
-                            w_.blocked = true;
-                            return leave();
-                        }
-                        if (back && !alone) return leave();
+                        if (back && (lets_others_run(i) || !alone)) return leave();
                         continue;
                     }
                     ++at;

@@ -176,10 +176,10 @@ cudaError_t check_residence(const void* function, const Launch& l) {
     int blocks = 0;
     const auto threads = static_cast<int>(l.block.count());
     if (const cudaError_t status = count_blocks(&blocks, function, threads, l.dynamic_shared)) return status;
-    const uint64_t most = static_cast<uint64_t>(blocks) * static_cast<uint64_t>(device().multiprocessors);
-    if (l.grid.count() <= most) return cudaSuccess;
-    return cpu::fail(kCooperativeLaunchTooLarge,
-                     fmt::format("a cooperative launch of {} blocks; the device holds {}", l.grid.count(), most));
+    const uint64_t most_blocks = static_cast<uint64_t>(blocks) * static_cast<uint64_t>(device().multiprocessors);
+    if (l.grid.count() <= most_blocks) return cudaSuccess;
+    return cpu::fail(kCooperativeLaunchTooLarge, fmt::format("a cooperative launch of {} blocks; the device holds {}",
+                                                             l.grid.count(), most_blocks));
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
