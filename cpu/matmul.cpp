@@ -19,16 +19,16 @@ namespace {
 constexpr int64_t kMaxRows = 256;
 constexpr int64_t kMaxColumns = 1536;
 constexpr int64_t kColumns = 1024;
-// If A is transposed, oneDNN copies its part of A as well as its part of B for each tile, and K is long: the gradients of
-// weights are such products. Tiles of about 256 x 512 copy the least.
+// If A is transposed, oneDNN copies its part of A as well as its part of B for each tile, and K is long: the gradients
+// of weights are such products. Tiles of 256 x 256 to 256 x 768 copy least and run within 11 to 17% of the forward
+// pass's rate, those of 64 rows within 30% (an AMD EPYC, bf16); so tiles get smaller than that only for half as many
+// threads.
 constexpr int64_t kMaxColumnsTransposed = 768;
 constexpr int64_t kColumnsTransposed = 512;
+constexpr int64_t kMinElementsTransposed = 256 * 256;
 // A matrix is divided into at least this many tiles, for as many threads, unless a tile would get fewer elements or
-// multiplications than these, which take 0.1 ms. With a transposed A fewer are enough, and the terms of its sums are
-// divided, too, into slices of at least kLeastSlice.
+// multiplications than these, which take 0.1 ms.
 constexpr int64_t kTiles = 8;
-constexpr int64_t kTilesTransposed = 6;
-constexpr int64_t kLeastSlice = 512;
 constexpr int64_t kMinElements = 64 * 64;
 constexpr int64_t kMinWork = 1 << 24;
 // The least number of multiplications that a thread takes at a time, for some microseconds.
@@ -36,19 +36,16 @@ constexpr int64_t kChunk = 1 << 19;
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// The output as a grid of tiles of rows x columns; the last ones may be smaller. Each is the sum of `slices` products of
-// equal parts of K.
+// The output as a grid of tiles of rows x columns; the last ones may be smaller.
 struct Tiling {
     int64_t rows, columns;  // of a tile
     int64_t down, across;   // tiles per matrix
-    int64_t slices = 1;
 };
 
 // Divides the output into tiles. A tile's size decides the order of its sums, so it depends on the shape alone: not on
 // the machine, and not on how many matrices share a batch, which differs between ranks.
 Tiling tile_output(const Matmul& m) {
     const int64_t max_columns = m.trans_a ? kMaxColumnsTransposed : kMaxColumns;
-    const int64_t least_tiles = m.trans_a ? kTilesTransposed : kTiles;
     int64_t down = ceil_div(m.M, kMaxRows);
     int64_t across = m.N <= max_columns ? 1 : ceil_div(m.N, m.trans_a ? kColumnsTransposed : kColumns);
     Tiling t{};
@@ -59,18 +56,24 @@ Tiling tile_output(const Matmul& m) {
         t.across = ceil_div(m.N, t.columns);
     };
     split();
-    // Slices have an even number of terms, which products of 16-bit operands need.
-    const auto can_halve = [&] { return m.K % (4 * t.slices) == 0 && m.K >= 2 * t.slices * kLeastSlice; };
-    while (m.trans_a && t.down * t.across * t.slices < least_tiles && can_halve()) t.slices *= 2;
-    while (t.down * t.across * t.slices < least_tiles && t.rows * t.columns >= 2 * kMinElements &&
-           t.rows * t.columns * m.K >= 2 * kMinWork * t.slices) {
-        (t.rows > 64 ? down : across) *= 2;
-        split();
-    }
+    const auto divide = [&](int64_t tiles, int64_t min_elements) {
+        while (t.down * t.across < tiles && t.rows * t.columns >= 2 * min_elements &&
+               t.rows * t.columns * m.K >= 2 * kMinWork) {
+            int64_t& parts = t.rows > 64 ? down : across;
+            parts = m.trans_a ? parts + 1 : 2 * parts;
+            split();
+        }
+    };
+    if (!m.trans_a) divide(kTiles, kMinElements);
+    if (m.trans_a) divide(kTiles, kMinElementsTransposed);
+    if (m.trans_a) divide(kTiles / 2, kMinElements);
     return t;
 }
 
-void run_tiles(const Matmul& m, const Tiling& t) {
+}  // namespace
+
+void matmul(const Matmul& m) {
+    const Tiling t = tile_output(m);
     const int64_t last_rows = m.M - (t.down - 1) * t.rows;
     const int64_t last_columns = m.N - (t.across - 1) * t.columns;
     TileProduct products[2][2];  // [in the last row of tiles][in the last column]
@@ -89,46 +92,6 @@ void run_tiles(const Matmul& m, const Tiling& t) {
         products[down == t.down - 1][across == t.across - 1].run(m, i / (t.across * t.down), down * t.rows,
                                                                  across * t.columns);
     });
-}
-
-// One matrix of the batch as a batch of products of slices, whose sums are then added in the order of the slices.
-void run_slices(const Matmul& m, const Tiling& t, int64_t matrix) {
-    static thread_local std::vector<float> sums;  // (slices, M, N)
-    if (std::ssize(sums) < t.slices * m.M * m.N) sums.resize(static_cast<size_t>(t.slices * m.M * m.N));
-    const auto part_of = [&](const Matrix& x, int64_t stride) {
-        return Matrix{static_cast<const char*>(x.data) + matrix * x.stride * size_of(m.in), x.ld, stride};
-    };
-    const int64_t depth = m.K / t.slices;
-    run_tiles({.M = m.M,
-               .N = m.N,
-               .K = depth,
-               .batch = t.slices,
-               .trans_a = m.trans_a,
-               .trans_b = m.trans_b,
-               .in = m.in,
-               .A = part_of(m.A, m.trans_a ? depth * m.A.ld : depth),
-               .B = part_of(m.B, m.trans_b ? depth : depth * m.B.ld),
-               .C = sums.data(),
-               .ldc = m.N,
-               .stride_c = m.M * m.N},
-              t);
-    parallel_for(m.M, std::max<int64_t>(1, (1 << 13) / m.N), [&, all = sums.data()](int64_t i) {
-        float* const row = all + i * m.N;
-        for (int64_t slice = 1; slice < t.slices; ++slice) {
-            const float* const more = row + slice * m.M * m.N;
-#pragma GCC ivdep
-            for (int64_t j = 0; j < m.N; ++j) row[j] += more[j];
-        }
-        finish_sums(m, matrix, i, 0, 1, m.N, row);
-    });
-}
-
-}  // namespace
-
-void matmul(const Matmul& m) {
-    const Tiling t = tile_output(m);
-    if (t.slices == 1) return run_tiles(m, t);
-    for (int64_t matrix = 0; matrix < m.batch; ++matrix) run_slices(m, t, matrix);
 }
 
 namespace {

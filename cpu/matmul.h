@@ -1,6 +1,6 @@
 // Matrix products on the CPU, by oneDNN. Matrices are row-major and sums are accumulated in float. The output is
-// divided into tiles, and long sums of few tiles into slices, by the shape alone. One thread computes each of them, so
-// results are bit-equal for any number of threads.
+// divided into tiles by its shape alone and one thread computes each tile, so results are bit-equal for any number of
+// threads.
 #pragma once
 
 #include "base/dtype.h"

@@ -65,26 +65,6 @@ void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_
 
 }  // namespace
 
-void finish_sums(const Matmul& m, int64_t matrix, int64_t row, int64_t column, int64_t rows, int64_t columns,
-                 float* sums) {
-    visit_dtype(m.out, [&]<typename T>(T) {
-        const T* addend = static_cast<const T*>(m.addend.data) + matrix * m.addend.stride + column;
-        const T* bias = m.bias ? static_cast<const T*>(m.bias) + column : nullptr;
-        for (int64_t i = row; i < row + rows; ++i, sums += columns) {
-            const auto finish = [&](auto* to) {
-                finish_row(to, sums, addend + i * m.addend.ld, m.alpha, m.beta, bias, columns);
-            };
-            T* to = static_cast<T*>(m.C) + matrix * m.stride_c + i * m.ldc + column;
-            if (m.activation == Activation::none) {
-                finish(to);
-            } else {
-                finish(sums);
-                activate_row(to, static_cast<T*>(m.aux) + i * m.ld_aux + column, sums, m.activation, columns);
-            }
-        }
-    });
-}
-
 TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {
     auto good = [](const auto& p) { return p && !p->reference; };
     // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
@@ -134,7 +114,23 @@ void TileProduct::run(const Matmul& m, int64_t matrix, int64_t row, int64_t colu
     }
     if (finished_) return;
     if (odd_) add_last_term(product, m, matrix, row, column);
-    finish_sums(m, matrix, row, column, rows_, columns_, product);
+    visit_dtype(m.out, [&]<typename T>(T) {
+        for (int64_t i = 0; i < rows_; ++i) {
+            float* sums = product + i * columns_;
+            auto finish = [&](auto* to) {
+                finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
+                           static_cast<const T*>(bias), columns_);
+            };
+            T* to = static_cast<T*>(c) + i * m.ldc;
+            if (m.activation == Activation::none) {
+                finish(to);
+            } else {
+                finish(sums);
+                activate_row(to, static_cast<T*>(at(m.aux, m.out, (row + i) * m.ld_aux + column)), sums, m.activation,
+                             columns_);
+            }
+        }
+    });
 }
 
 void TileProduct::add_last_term(float* product, const Matmul& m, int64_t matrix, int64_t row, int64_t column) const {

@@ -9,11 +9,6 @@
 
 namespace teon::cpu {
 
-// Stores C = alpha sums + beta addend + bias, or the activation of that, to the part of C that begins at (row, column)
-// and has as many rows and columns as the packed `sums`, which it overwrites if there is an activation.
-void finish_sums(const Matmul& m, int64_t matrix, int64_t row, int64_t column, int64_t rows, int64_t columns,
-                 float* sums);
-
 // Computes tiles of one size. Usually one primitive does everything. If oneDNN has only reference code for that, a
 // primitive computes the plain product in packed floats, and this class does the rest: also the last term of an odd K
 // in 16 bits (primitive.h). If oneDNN has only reference code for a plain product of 16-bit operands, too, they are

@@ -275,8 +275,9 @@ bool has_newton_schulz(const OptimizerOptions& o) {
     return has_flag(info_of(o.method), "--ns-dtype") && o.ortho != Ortho::svd;
 }
 
-// Returns the given type of the Newton-Schulz matrices, else the fastest one that suits the planned device. On a CPU that
-// multiplies bf16 in hardware, five steps in bf16 take .48 to .68 of float's processor time (an AMD EPYC, AVX512_BF16).
+// Returns the given type of the Newton-Schulz matrices, else the fastest one that suits the planned device. On a CPU
+// that multiplies bf16 in hardware, five steps in bf16 take .48 to .68 of float's processor time (an AMD EPYC,
+// AVX512_BF16).
 DTypeChoice ns_dtype_of(const RunPlan& p) {
     if (p.options.ns_dtype) return {*p.options.ns_dtype, "given"};
     if (p.is_gpu) return {DType::f16, "a GPU"};

@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kGeluBlock)
     y = T(backward ? static_cast<float>(y) * gelu_tanh_grad(x) : gelu_tanh(x));
 }
 
-// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch. On a CPU a thread writes
-// a row of a tile, because reads of a column need no coalescing; on a GPU a block has kTileRows rows of threads.
+// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch. On a CPU a thread
+// writes a row of a tile, because reads of a column need no coalescing; on a GPU a block has kTileRows rows of threads.
 inline constexpr int kMirrorRows = kGpu ? kTileRows : 1;
 template <typename T>
 __global__ void __launch_bounds__(kTile* kMirrorRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
