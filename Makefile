@@ -88,7 +88,7 @@ NVCC_cuda   = $(NVCC) -std=c++20 $(OPT) --expt-relaxed-constexpr -lineinfo $(WER
               -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(INCLUDES) -DTEON_CUDA $(FMT_cuda) \
               $(CUDA_INCLUDE)
 LIBS_cpu    = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
-LIBS_cuda   = $(CUDA_LIBS) $(MPI_LIBS)
+LIBS_cuda   = $(filter-out $(WITHOUT),$(CUDA_LIBS)) $(MPI_LIBS)
 
 # ---- build folders -------------------------------------------------------------------------------------------------
 # One folder per kind of build. CPP_NAME compiles .cpp files and links, CU_NAME compiles .cu files. The name begins with
@@ -152,6 +152,8 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 	@mkdir -p $$(@D)
 	@echo '$$(CPP_$1)' '$$(CU_$1)' | cmp -s - $$@ || echo '$$(CPP_$1)' '$$(CU_$1)' > $$@
 endef
+
+build/cuda-bundle/runtime/comm.cu.o: private INCLUDES += -DTEON_WITHOUT_NCCL
 
 # These goals install missing packages before they build; the others only name them.
 SETUP_FIRST := $(if $(filter demo test test-cpus test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
@@ -245,19 +247,24 @@ PLANTED := build/cuda-model/tests build/cuda-model/clusters
 test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $(PLANTED)
 
+test-source-faults: build/cpu/tests $(PROGRAMS) $(HOUSE_TESTS) | venv  ## Plant faults in the sources (WORD=ranks); slow
+	@$(PYTHON) test/plant_source_faults.py $(WORD)
+
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
 	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
-# SECONDS limits a call; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+# SECONDS limits a call with its build; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+FIRST_BEGAN := $(if $(filter gpu-first,$(MAKECMDGOALS)),$(shell date +%s))
 FIRST := tests train_gpt2 train_llama bench/bench_gpu
 gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages (STAGES="a b", SECONDS=520)
-	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) $(SECONDS:%=--seconds %) $(FIRST_FLAGS) $(STAGES)
+	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) --began $(FIRST_BEGAN) $(SECONDS:%=--seconds %) \
+	    $(FIRST_FLAGS) $(STAGES)
 
-# Without MPI, so that the programs need nothing but the driver and CUDA's libraries.
+# Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries.
 gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)
-	+@$(MAKE) MPI_INCLUDE= MPI_LIBS= $(FIRST:%=build/cuda-bundle/%)
+	+@$(MAKE) MPI_INCLUDE= MPI_LIBS= WITHOUT=-l:libnccl.so% $(FIRST:%=build/cuda-bundle/%)
 	@scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
@@ -350,6 +357,6 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults foreign check-cuda gpu-first \
-        gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages venv \
-        deps-headers format format-check clean help
+.PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults test-source-faults foreign \
+        check-cuda gpu-first gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages \
+        venv deps-headers format format-check clean help

@@ -6,6 +6,11 @@
 #include <bit>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 namespace teon {
 
 namespace {
@@ -21,9 +26,9 @@ constexpr uint32_t K[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-}  // namespace
+using State = std::array<uint32_t, 8>;  // a to h
 
-void Sha256::compress(const uint8_t* block) {
+void compress_block(State& state, const uint8_t* block) {
     uint32_t w[64];
     for (int t = 0; t < 16; ++t)
         w[t] = uint32_t{block[4 * t]} << 24 | uint32_t{block[4 * t + 1]} << 16 | uint32_t{block[4 * t + 2]} << 8 |
@@ -33,7 +38,7 @@ void Sha256::compress(const uint8_t* block) {
         const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
         w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
-    auto [a, b, c, d, e, f, g, h] = state_;
+    auto [a, b, c, d, e, f, g, h] = state;
     for (int t = 0; t < 64; ++t) {
         const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
         const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + K[t] + w[t];
@@ -49,19 +54,72 @@ void Sha256::compress(const uint8_t* block) {
         a = t1 + t2;
     }
     const uint32_t next[8] = {a, b, c, d, e, f, g, h};
-    for (size_t i = 0; i < 8; ++i) state_[i] += next[i];
+    for (size_t i = 0; i < 8; ++i) state[i] += next[i];
 }
+
+#if defined(__x86_64__)
+
+bool has_sha_instructions() {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA) != 0;
+}
+
+// The instructions hold the state as two vectors, a and c in their highest elements. sha256rnds2 makes two rounds: the
+// old (a, b, e, f) becomes (c, d, g, h). sha256msg1 and msg2 make the next four words from the last sixteen.
+__attribute__((target("sha,sse4.1"))) void compress_by_instructions(State& state, const uint8_t* blocks, size_t count) {
+    const auto [a, b, c, d, e, f, g, h] = std::bit_cast<std::array<int, 8>>(state);
+    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    const auto load = [](const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); };
+    __m128i abef = _mm_set_epi32(a, b, e, f);
+    __m128i cdgh = _mm_set_epi32(c, d, g, h);
+    for (; count > 0; --count, blocks += 64) {
+        const __m128i abef_before = abef;
+        const __m128i cdgh_before = cdgh;
+        __m128i w[16];  // words 4 t to 4 t + 3
+#pragma GCC unroll 16
+        for (int t = 0; t < 16; ++t) {
+            w[t] = t < 4 ? _mm_shuffle_epi8(load(blocks + 16 * t), big_endian)
+                         : _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w[t - 4], w[t - 3]),
+                                                              _mm_alignr_epi8(w[t - 1], w[t - 2], 4)),
+                                                w[t - 1]);
+            const __m128i sums = _mm_add_epi32(w[t], load(K + 4 * t));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sums);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sums, 0x0e));
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    const auto [f1, e1, b1, a1] = std::bit_cast<std::array<uint32_t, 4>>(abef);
+    const auto [h1, g1, d1, c1] = std::bit_cast<std::array<uint32_t, 4>>(cdgh);
+    state = {a1, b1, c1, d1, e1, f1, g1, h1};
+}
+
+#endif
+
+void compress(State& state, const uint8_t* blocks, size_t count, [[maybe_unused]] bool uses_instructions) {
+#if defined(__x86_64__)
+    static const bool has_instructions = has_sha_instructions();
+    if (uses_instructions && has_instructions) return compress_by_instructions(state, blocks, count);
+#endif
+    for (size_t i = 0; i < count; ++i) compress_block(state, blocks + 64 * i);
+}
+
+}  // namespace
 
 void Sha256::update(const void* data, size_t bytes) {
     const uint8_t* p = static_cast<const uint8_t*>(data);
     while (bytes > 0) {
         const size_t held = bytes_ % 64;
-        const size_t n = std::min(bytes, 64 - held);
+        size_t n = std::min(bytes, 64 - held);
         if (n == 64) {
-            compress(p);
+            n = bytes / 64 * 64;
+            compress(state_, p, n / 64, uses_instructions_);
         } else {
             std::memcpy(block_.data() + held, p, n);
-            if (held + n == 64) compress(block_.data());
+            if (held + n == 64) compress(state_, block_.data(), 1, uses_instructions_);
         }
         p += n;
         bytes -= n;

@@ -93,9 +93,14 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
     CHECK(t.dtype == "F32" && t.shape == (std::vector<int64_t>{rows, cols}),
           "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]", file.path(), name, t.dtype,
           fmt::join(t.shape, ", "), rows, cols);
-    const std::vector<std::byte> data = file.read(t);
-    upload(out, reinterpret_cast<const float*>(data.data()) + begin, end - begin, stream);
-    stream.synchronize();  // before `data` is freed
+    std::vector<float> piece;
+    for (int64_t n = 0; begin < end; begin += n, out += n) {
+        n = std::min(end - begin, ParamStore::kStagedElements);
+        piece.resize(static_cast<size_t>(n));
+        file.read(t, begin, n, piece.data());
+        upload(out, piece.data(), n, stream);
+        stream.synchronize();  // `piece` is reused
+    }
 }
 
 }  // namespace
@@ -155,7 +160,18 @@ void check_run(const json& run, const std::string& where) {
         change.at<std::string>("event");
         change.at<std::string>("reason");
     });
-    for (const char* key : {"train", "val"}) check_list(JsonObject(data, where + ": data"), key, [](const auto&) {});
+    const JsonObject data_of_run(data, where + ": data");
+    for (const char* key : {"train", "val"}) {
+        const json shards = data_of_run.has_key(key) ? data_of_run.at<json>(key) : json::array();
+        if (shards.is_array()) {  // as version 0.2 wrote them
+            check_list(data_of_run, key, [](const auto&) {});
+            continue;
+        }
+        const JsonObject summary(shards, fmt::format("{}: {}", data_of_run.name(), key));
+        check(summary, "shards", int64_t{0});
+        check(summary, "tokens", int64_t{0});
+        check(summary, "hash", std::string());
+    }
 }
 
 TrainingState training_state(const json& j, const std::string& path) {
@@ -316,7 +332,7 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
             const ParamRow& row = params.table()[i];
             if (!padded.find(row.name)) continue;
             upload_tensor(params.staging(i), padded, row.name, row.rows, row.cols, 0, row.size(), stream);
-            params.place(i, stream);
+            params.place(i, 0, row.size(), stream);
         }
     }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");

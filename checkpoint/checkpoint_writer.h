@@ -58,9 +58,9 @@ public:
     ~CheckpointWriter();  // waits for the save in flight
 
     // Begins to save the state that results from the work queued on the stream. Waits for an earlier save, never for
-    // this one. Weights that are not finite are not saved, and the result names them. If several ranks share the saved
-    // state, collected(begin, end) returns elements [begin, end), at most `window` of them, of the master weights
-    // followed by the state, tensor after tensor. best: see mark_best().
+    // this one. Weights that are not finite are not saved, and the result names them. If the state is not whole on this
+    // device, collected(begin, end) copies elements [begin, end), at most `window` of them, of the master weights
+    // followed by the state, tensor after tensor, to the device. best: see mark_best().
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0,
               bool best = false);

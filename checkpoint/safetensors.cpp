@@ -115,18 +115,26 @@ std::vector<std::byte> SafetensorsFile::read(const TensorInfo& tensor) const {
 }
 
 std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
-    const std::vector<std::byte> raw = read(tensor);
     std::vector<float> out(static_cast<size_t>(tensor.elements()));
+    read_float(tensor, 0, std::ssize(out), out.data());
+    return out;
+}
+
+void SafetensorsFile::read(const TensorInfo& tensor, int64_t first, int64_t n, void* out) const {
+    CHECK(first >= 0 && n >= 0 && first + n <= tensor.elements(), "{}: tensor '{}' has {} elements, not {} from {} on",
+          path(), tensor.name, tensor.elements(), n, first);
+    const int64_t bytes = dtype_bytes(tensor.dtype);
+    file_.read(out, n * bytes, tensor.offset + first * bytes);
+}
+
+void SafetensorsFile::read_float(const TensorInfo& tensor, int64_t first, int64_t n, float* out) const {
+    if (tensor.dtype == "F32") return read(tensor, first, n, out);
     auto convert = [&]<typename T>(T) {
-        for (size_t i = 0; i < out.size(); ++i) {
-            T x;
-            std::memcpy(&x, raw.data() + i * sizeof(T), sizeof(T));
-            out[i] = static_cast<float>(x);
-        }
+        std::vector<T> stored(static_cast<size_t>(n));
+        read(tensor, first, n, stored.data());
+        std::transform(stored.begin(), stored.end(), out, [](T x) { return static_cast<float>(x); });
     };
-    if (tensor.dtype == "F32")
-        convert(float{});
-    else if (tensor.dtype == "F64")
+    if (tensor.dtype == "F64")
         convert(double{});
     else if (tensor.dtype == "BF16")
         convert(bf16{});
@@ -134,7 +142,6 @@ std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
         convert(f16{});
     else
         throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path(), tensor.name, tensor.dtype));
-    return out;
 }
 
 bool SafetensorsModel::in(const std::string& folder) {

@@ -33,6 +33,9 @@ public:
     const TensorInfo& at(const std::string& name) const;    // throws Error naming file and tensor
     std::vector<std::byte> read(const TensorInfo& tensor) const;
     std::vector<float> read_float(const TensorInfo& tensor) const;  // from F32, BF16, F16 or F64
+    // out (n) = elements [first, first + n) of the tensor, as stored or in float.
+    void read(const TensorInfo& tensor, int64_t first, int64_t n, void* out) const;
+    void read_float(const TensorInfo& tensor, int64_t first, int64_t n, float* out) const;
 
 private:
     InputFile file_;

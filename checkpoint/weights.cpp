@@ -15,6 +15,7 @@ namespace {
 // Element (i, j) of a parameter is element base + i * row_stride + j * col_stride of its checkpoint tensor.
 struct Place {
     int64_t base, row_stride, col_stride;
+    bool transposed() const { return col_stride != 1; }
 };
 Place place_of(const ParamRow& r) {
     const int64_t m = r.logical_rows;
@@ -24,11 +25,16 @@ Place place_of(const ParamRow& r) {
     return {r.slot.part * m * n, n, 1};                                    // (parts * out, in)
 }
 
+// Calls f(element of the parameter's storage, element of the checkpoint tensor) for rows [begin, end) of a parameter,
+// 16 rows at a time, so that one of a transposed tensor's cache lines serves them all.
 template <typename F>
-void for_each_element(const ParamRow& r, F f) {
+void for_each_element(const ParamRow& r, int64_t begin, int64_t end, F f) {
+    constexpr int64_t kRows = 16;
     const Place p = place_of(r);
-    for (int64_t i = 0; i < r.logical_rows; ++i)
-        for (int64_t j = 0; j < r.logical_cols; ++j) f(i * r.cols + j, p.base + i * p.row_stride + j * p.col_stride);
+    for (int64_t first = begin; first < end; first += kRows)
+        for (int64_t j = 0; j < r.logical_cols; ++j)
+            for (int64_t i = first; i < std::min(first + kRows, end); ++i)
+                f(i * r.cols + j, p.base + i * p.row_stride + j * p.col_stride);
 }
 
 SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& model) {
@@ -85,12 +91,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table) {
 }
 
 void gather_param(const ParamRow& row, const float* storage, float* tensor) {
-    for_each_element(row, [&](int64_t here, int64_t there) { tensor[there] = storage[here]; });
-}
-
-void scatter_param(const ParamRow& row, const float* tensor, float* storage) {
-    std::fill(storage, storage + row.size(), 0.0f);
-    for_each_element(row, [&](int64_t here, int64_t there) { storage[here] = tensor[there]; });
+    for_each_element(row, 0, row.logical_rows, [&](int64_t here, int64_t there) { tensor[there] = storage[here]; });
 }
 
 bool padding_is_zero(const ParamRow& row, const float* storage) {
@@ -132,24 +133,60 @@ std::vector<std::string> check_weights(const ParamTable& table, const Safetensor
     return unused;
 }
 
+namespace {
+
+// Elements of a checkpoint tensor in float, a part at a time.
+class FiniteValues {
+public:
+    explicit FiniteValues(const SafetensorsModel::Found& tensor) : tensor_(tensor) {}
+
+    // Reads the elements [first, first + n). Throws Error naming file and tensor if one is not finite.
+    void read(int64_t first, int64_t n) {
+        first_ = first;
+        values_.resize(static_cast<size_t>(n));
+        tensor_.file->read_float(*tensor_.tensor, first, n, values_.data());
+        const auto bad = std::find_if(values_.begin(), values_.end(), [](float x) { return !std::isfinite(x); });
+        CHECK(bad == values_.end(), "{}: tensor '{}' is not finite at element {}; the saved model was broken",
+              tensor_.file->path(), tensor_.tensor->name, first + (bad - values_.begin()));
+    }
+    float operator[](int64_t element) const { return values_[static_cast<size_t>(element - first_)]; }
+
+private:
+    const SafetensorsModel::Found tensor_;
+    std::vector<float> values_;
+    int64_t first_ = 0;
+};
+
+// Sets a parameter from its checkpoint tensor, some rows at a time. `values` has the whole tensor if it is transposed.
+void load_param(ParamStore& params, int i, FiniteValues& values, const Stream& stream) {
+    const ParamRow& row = params.table()[i];
+    const Place place = place_of(row);
+    const int64_t rows_at_once = std::max<int64_t>(1, ParamStore::kStagedElements / row.cols);
+    std::vector<float> storage;
+    for (int64_t begin = 0; begin < row.rows; begin += rows_at_once) {
+        const int64_t end = std::min<int64_t>(row.rows, begin + rows_at_once);
+        const int64_t end_of_data = std::min<int64_t>(row.logical_rows, end);
+        if (!place.transposed() && begin < end_of_data)
+            values.read(place.base + begin * place.row_stride, (end_of_data - begin) * row.logical_cols);
+        const int64_t first = begin * row.cols;
+        storage.assign(static_cast<size_t>((end - begin) * row.cols), 0.0f);
+        for_each_element(row, begin, end_of_data, [&](int64_t here, int64_t there) {
+            storage[static_cast<size_t>(here - first)] = values[there];
+        });
+        upload(params.staging(i, first), storage.data(), std::ssize(storage), stream);
+        params.place(i, first, std::ssize(storage), stream);
+        stream.synchronize();  // storage is reused
+    }
+}
+
+}  // namespace
+
 void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
     refusing_as_usage([&] {
-        const ParamTable& table = params.table();
-        std::vector<float> storage;
-        for (const CheckpointTensor& t : checkpoint_tensors(table)) {
-            const SafetensorsModel::Found tensor_found = find(t, model);
-            const std::string& path = tensor_found.file->path();
-            const std::vector<float> values = tensor_found.file->read_float(*tensor_found.tensor);
-            const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-            CHECK(bad == values.end(), "{}: tensor '{}' is not finite at element {}; the saved model was broken", path,
-                  tensor_found.tensor->name, bad - values.begin());
-            for (int i : t.params) {
-                storage.resize(static_cast<size_t>(table[i].size()));
-                scatter_param(table[i], values.data(), storage.data());
-                upload(params.staging(i), storage.data(), table[i].size(), stream);
-                params.place(i, stream);
-                stream.synchronize();  // storage is reused
-            }
+        for (const CheckpointTensor& t : checkpoint_tensors(params.table())) {
+            FiniteValues values(find(t, model));
+            if (place_of(params.table()[t.params.front()]).transposed()) values.read(0, t.elements());
+            for (int i : t.params) load_param(params, i, values, stream);
         }
     });
 }

@@ -18,10 +18,8 @@ struct CheckpointTensor {
 };
 std::vector<CheckpointTensor> checkpoint_tensors(const ParamTable& table);
 
-// Copies one parameter between its storage (rows x cols with padding) and its place in the checkpoint tensor's
-// elements. Reading fills the padding with zeros.
-void gather_param(const ParamRow& row, const float* storage, float* tensor);   // storage -> tensor
-void scatter_param(const ParamRow& row, const float* tensor, float* storage);  // tensor -> storage
+// Copies a parameter from its storage (rows x cols with padding) to its place in the checkpoint tensor's elements.
+void gather_param(const ParamRow& row, const float* storage, float* tensor);
 
 // Returns whether all padding in a parameter's storage has the bits of zero.
 bool padding_is_zero(const ParamRow& row, const float* storage);

@@ -79,9 +79,10 @@ std::string ptx_of_fat_binary(const void* wrapper, int capability) {
             best_architecture = e.architecture;
         }
     }
-    CHECK(!best.empty(),
-          "the program has no PTX for a device of compute capability {}.{}{}; build it by make cuda-model",
-          capability / 10, capability % 10, compressed ? ", or only such as is compressed" : "");
+    if (best.empty())
+        throw NoCode(fmt::format(
+            "the program has no PTX for a device of compute capability {}.{}{}; build it by make cuda-model",
+            capability / 10, capability % 10, compressed ? ", or only such as is compressed" : ""));
     return std::string(best.substr(0, best.find('\0')));
 }
 

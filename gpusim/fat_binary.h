@@ -3,10 +3,16 @@
 
 #include <string>
 
+#include "base/check.h"
+
 namespace teon::gpusim {
 
+struct NoCode : Error {
+    using Error::Error;
+};
+
 // Returns the PTX for the highest architecture that a device of this compute capability (80, 89, 90, ...) can run. PTX
-// for sm_90a runs on 90 only. Throws Error if there is no such PTX, or only compressed PTX (nvcc --no-compress avoids
+// for sm_90a runs on 90 only. Throws NoCode if there is no such PTX, or only compressed PTX (nvcc --no-compress avoids
 // it).
 std::string ptx_of_fat_binary(const void* wrapper, int capability);
 

@@ -165,6 +165,10 @@ std::string what_is_missing(Warp& w, const Instruction& i, Lanes lanes) {
 
 void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_proxy(w.index); }
 
+void fence_mbarriers(Warp& w, const Instruction&, Lanes) {
+    for (const auto& [at, m] : w.block->mbarriers) w.block->shared.fence_stores(w.index, at, kMbarrierBytes);
+}
+
 // ---- named barriers -------------------------------------------------------------------------------------------------
 
 void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b

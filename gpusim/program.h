@@ -88,7 +88,7 @@ struct Program {
 };
 
 // The instruction table maps an opcode to its handler and the bytes of each operand (0: a predicate). It contains the
-// instructions whose operands are registers and immediates; decode.cpp decodes the other forms.
+// instructions whose operands are registers and immediates; Decoder (gpusim/decode/) decodes the other forms.
 struct Row {
     Handler run = nullptr;
     std::vector<uint8_t> bytes;

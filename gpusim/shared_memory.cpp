@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kOfWarp = 31u << 5;
 constexpr uint32_t kOfLane = 31u;
+constexpr uint32_t kOfStoringWarp = 31u;
 constexpr size_t kWarpgroup = 4;  // warps
 
 // Returns whether all `n` stamps are in [low, high).
@@ -37,7 +38,10 @@ void SharedMemory::resize(size_t bytes, bool asynchronous, bool joins_warps, boo
     in_cluster_ = in_cluster;
     asynchronous_ = asynchronous;
     joins_warps_ = asynchronous || joins_warps;
-    if (asynchronous) async_readers_.assign(bytes / kUnit + 1, {});
+    if (asynchronous) {
+        async_readers_.assign(bytes / kUnit + 1, {});
+        stored_.assign(bytes / 2 + 8, 0);
+    }
     if (data_.size() >= bytes) return;
     data_.assign(bytes + 16, 0xff);
     writer_.assign(bytes / 2 + 8, 0);
@@ -60,7 +64,11 @@ void SharedMemory::begin_block() {
     for (auto& of_warp : ended_) of_warp[0] = kReading;
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
     copy_readers_.clear();
-    for (auto& of_warp : unfenced_) of_warp.clear();
+    if (*std::ranges::max_element(fences_) > kMostFences) {
+        std::ranges::fill(stored_, 0);
+        fences_ = {};
+    }
+    for (uint32_t& of_warp : fences_) ++of_warp;  // what other blocks stored counts as fenced
     readers_.clear();
 }
 
@@ -206,8 +214,12 @@ bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first,
 }
 
 bool SharedMemory::write(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
+    if (asynchronous_) store(warp, at, bytes, false);
+    return overwrite(clock, warp, lane, at, bytes, value);
+}
+
+bool SharedMemory::overwrite(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value) {
     if (asynchronous_ && !not_read_asynchronously(clock.seen, warp, at, bytes)) return false;
-    if (asynchronous_) unfenced_[static_cast<size_t>(warp)].push_back({at, at + bytes, false});
     const Stamp me = stamp(clock, warp, lane);
     const uint32_t first = at / 2;
     const uint32_t last = (at + bytes - 1) / 2;
@@ -242,10 +254,8 @@ bool SharedMemory::write_slowly(const SyncClock& clock, Stamp me, uint32_t first
 }
 
 bool SharedMemory::begin_copy(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, bool bulk) {
-    if (!write(clock, warp, lane, at, bytes, nullptr)) return false;
-    auto& unfenced = unfenced_[static_cast<size_t>(warp)];
-    if (bulk) unfenced.pop_back();
-    if (!bulk && !unfenced.empty()) unfenced.back().by_cp_async = true;
+    if (asynchronous_ && !bulk) store(warp, at, bytes, true);
+    if (!overwrite(clock, warp, lane, at, bytes, nullptr)) return false;
     std::fill(writer_.data() + at / 2, writer_.data() + (at + bytes) / 2, kCopying);
     std::memset(data_.data() + at, 0xff, bytes);
     return true;
@@ -295,16 +305,37 @@ bool SharedMemory::all_have_read(const View& seen, int warp, uint32_t g) const {
     return true;
 }
 
+void SharedMemory::store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async) {
+    const Stored mark =
+        fences_[static_cast<size_t>(warp)] << kFencesShift | (by_cp_async ? kByCpAsync : 0) | static_cast<Stored>(warp);
+    std::fill(stored_.begin() + at / 2, stored_.begin() + (at + bytes - 1) / 2 + 1, mark);
+}
+
+void SharedMemory::fence_stores(int warp, uint32_t at, uint32_t bytes) {
+    if (stored_.empty()) return;  // nothing reads through the asynchronous proxy
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g)
+        if ((stored_[g] & kOfStoringWarp) == static_cast<Stored>(warp)) stored_[g] = 0;  // older than every fence
+}
+
 SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
-    for (size_t warp = 0; warp < unfenced_.size(); ++warp) {
-        for (const Stored& s : unfenced_[warp]) {
-            if (s.at >= at + bytes || at >= s.end) continue;
-            wrong_ = fmt::format("byte {} of shared memory, which {}warp {} stored without fence.proxy.async after it",
-                                 std::max(s.at, at), s.by_cp_async ? "cp.async of " : "", warp);
-            return s.by_cp_async ? Fenced::not_cp_async : Fenced::not_thread;
+    Fenced outcome = Fenced::yes;
+    Stored fenced = 0;  // a mark that is known to be fenced
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g) {
+        const Stored s = stored_[g];
+        if (s == fenced) continue;
+        const uint32_t warp = s & kOfStoringWarp;
+        if (s >> kFencesShift < fences_[warp]) {
+            fenced = s;
+            continue;
         }
+        const bool by_cp_async = s & kByCpAsync;
+        if (by_cp_async && outcome != Fenced::yes) continue;
+        outcome = by_cp_async ? Fenced::not_cp_async : Fenced::not_thread;
+        wrong_ = fmt::format("byte {} of shared memory, which {}warp {} stored without fence.proxy.async after it",
+                             std::max(2 * g, at), by_cp_async ? "cp.async of " : "", warp);
+        if (!by_cp_async) break;
     }
-    return Fenced::yes;
+    return outcome;
 }
 
 bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes) {

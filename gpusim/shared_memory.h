@@ -84,7 +84,8 @@ public:
     // Likewise for bulk copies from shared memory, which a warp begins and waits for alone.
     bool begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads);
     void end_copy_reads(const SyncClock& clock, int warp, const Reads& reads);
-    void fence_proxy(int warp) { unfenced_[static_cast<size_t>(warp)].clear(); }
+    void fence_proxy(int warp) { ++fences_[static_cast<size_t>(warp)]; }
+    void fence_stores(int warp, uint32_t at, uint32_t bytes);  // only those of the warp to these bytes
     // Whether the asynchronous proxy sees all stores to these bytes, or else by what they were stored.
     enum class Fenced { yes, not_thread, not_cp_async };
     Fenced is_fenced(uint32_t at, uint32_t bytes);
@@ -108,6 +109,7 @@ private:
     }
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
     bool race(const char* now, const char* then, Stamp before, uint32_t at);
+    bool overwrite(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
     bool read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
     bool write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
     void restart_epochs();
@@ -119,10 +121,13 @@ private:
 
     static constexpr uint32_t kUnit = 128;  // bytes whose asynchronous readers are recorded together
     static constexpr uint32_t kReading = ~uint32_t{0};
-    struct Stored {
-        uint32_t at, end;
-        bool by_cp_async;
-    };
+    // What the asynchronous proxy must know of the last store by a thread: the number of fences that its warp had
+    // executed 26 bits, by cp.async 1, warp 5. 0: none.
+    using Stored = uint32_t;
+    static constexpr Stored kByCpAsync = 1 << 5;
+    static constexpr int kFencesShift = 6;
+    static constexpr uint32_t kMostFences = 1u << 25;  // at the beginning of a block
+    void store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async);
 
     size_t size_ = 0;
     std::string wrong_;
@@ -140,8 +145,9 @@ private:
     std::vector<View> barriers_;  // in a cluster: the time at which each epoch of the block ended
     // For each unit, when each warp waited for the end of its warpgroup's reads; 0 if another warp of it did.
     std::vector<View> async_readers_;
-    std::vector<View> copy_readers_;  // likewise of bulk copies, by warp; empty if there were none
-    std::array<std::vector<Stored>, 32> unfenced_;
+    std::vector<View> copy_readers_;     // likewise of bulk copies, by warp; empty if there were none
+    std::vector<Stored> stored_;         // for every two bytes; empty if the kernel does not use the asynchronous proxy
+    std::array<uint32_t, 32> fences_{};  // of each warp; more than any in stored_ once all stores are fenced
     // When each warp last read each 8 bytes, to check writes to bytes that several warps have read.
     std::unordered_map<uint32_t, View> readers_;
 };

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "model/layers.h"
+#include "runtime/named_range.h"
 
 namespace teon {
 
@@ -34,8 +35,12 @@ public:
         Pass<T> p = pass(batch, accumulate);
         p.drops = drops_;
         if (offload_) p.offload = &*offload_;
-        layers_.forward(p);
-        layers_.head().losses(p, losses, grad_scale, true);
+        {
+            const NamedRange range("forward");
+            layers_.forward(p);
+            layers_.head().losses(p, losses, grad_scale, true);
+        }
+        const NamedRange range("backward");
         layers_.backward(p, on_grads_ready);
     }
 
@@ -94,8 +99,12 @@ DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
 
 ParamTable decoder_params(const DecoderConfig& c) { return DecoderLayers(c).table(); }
 
-ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r) {
-    return DecoderLayers(c).plan(resolved(c, r), Purpose::train);
+ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r) { return activation_planner(c)(r); }
+
+std::function<ActivationPlan(const DecoderRun&)> activation_planner(const DecoderConfig& c) {
+    return [c, layers = std::make_shared<DecoderLayers>(c)](const DecoderRun& r) {
+        return layers->plan(resolved(c, r), Purpose::train);
+    };
 }
 
 void check_device(const DecoderRun& r, const DeviceInfo& device) {

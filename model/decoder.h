@@ -1,6 +1,7 @@
 // The decoder-only transformer that all families share: blocks of attention and MLP on a residual stream.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "model/activation_plan.h"
@@ -12,6 +13,8 @@ namespace teon {
 ParamTable decoder_params(const DecoderConfig& c);  // touches no device
 // Touches no device. Resolves AttentionKind::automatic.
 ActivationPlan decoder_activations(const DecoderConfig& c, const DecoderRun& r);
+// Returns decoder_activations() of the model for many runs: it builds the model's layers once.
+std::function<ActivationPlan(const DecoderRun&)> activation_planner(const DecoderConfig& c);
 // Whether flash attention can compute the model's attention. It has no dropout.
 bool supports_flash(const DecoderConfig& c, const DecoderRun& r);
 // The attention that the run uses. Throws UsageError if flash is asked for but not supported.

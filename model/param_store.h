@@ -62,10 +62,13 @@ public:
     }
     std::function<void(int layer, int next)> on_use;  // gathers the weights if they have windows
 
-    // To set a parameter, write all of it to staging(row), then call place(row). This may overwrite its gradient.
-    float* staging(int row) const;
-    void place(int row, const Stream& stream);
-    void initialize(uint64_t seed, const Stream& stream);  // as the table's Init says
+    // To set n elements of a parameter from the element `first` on, write them to staging(row, first), then call
+    // place(row, first, n). This may overwrite their gradients. Without masters there is staging for kStagedElements,
+    // or for a row that has more.
+    static constexpr int64_t kStagedElements = 4 << 20;
+    float* staging(int row, int64_t first = 0) const;
+    void place(int row, int64_t first, int64_t n, const Stream& stream);
+    void initialize(uint64_t seed, const Stream& stream);  // as the table's Init says; needs masters
 
     // Only without sharding: whole buffers.
     float* master(int row) const { return masters_.at<float>(table_[row].offset); }
@@ -80,7 +83,7 @@ private:
     Sharding sharding_;
     bool offloads_;
     ParamBuffer masters_, weights_, read_, gradients_, sums_;
-    ParamBuffer staging_;  // of one parameter, without masters
+    ParamBuffer staging_;  // without masters
 };
 
 }  // namespace teon

@@ -26,19 +26,20 @@ bool is_hidden_matrix(Role role) {
 }
 
 int ParamTable::add(ParamRow row) {
-    for (const ParamRow& other : rows_) CHECK(other.name != row.name, "parameter '{}' is in the table twice", row.name);
+    CHECK(!index_of_name_.count(row.name), "parameter '{}' is in the table twice", row.name);
     CHECK(row.rows > 0 && row.cols > 0, "parameter '{}' has shape {} x {}", row.name, row.rows, row.cols);
     if (!row.joined) size_ = round_up(size_, kParamAlignment);
     row.offset = size_;
     size_ += row.size();
+    index_of_name_.emplace(row.name, count());
     rows_.push_back(std::move(row));
     return count() - 1;
 }
 
 int ParamTable::find(std::string_view name) const {
-    for (int i = 0; i < count(); ++i)
-        if (rows_[i].name == name) return i;
-    throw Error(fmt::format("no parameter is called '{}'", name));
+    const auto entry = index_of_name_.find(name);
+    CHECK(entry != index_of_name_.end(), "no parameter is called '{}'", name);
+    return entry->second;
 }
 
 int64_t ParamTable::logical_size() const {

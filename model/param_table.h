@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +71,7 @@ public:
     int64_t logical_size() const;           // the number of parameters, without padding
 private:
     std::vector<ParamRow> rows_;
+    std::map<std::string, int, std::less<>> index_of_name_;
     int64_t size_ = 0;
 };
 

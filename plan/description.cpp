@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/hash.h"
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
 #include "options/version.h"
@@ -19,15 +20,29 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Leaves out folders, because data may be moved.
-json shards_json(const DataSet& data) {
+// Describes shards for --resume, which compares the description: their number, their tokens and a hash of their content
+// and order. There may be 100,000 of them; config.json lists them. Names and folders do not count, because data may be
+// moved. `list`: {"tokens", "content"} of each, in a mixture with "share".
+json shards_summary(const json& list) {
+    Hash hash;
+    int64_t tokens = 0;
+    for (const json& shard : list) {
+        const int64_t n = shard.value("tokens", int64_t{0});
+        const std::string row =
+            fmt::format("{} {} {}\n", n, shard.value("content", ""), shard.value("share", json()).dump());
+        hash.update(row.data(), row.size());
+        tokens += n;
+    }
+    return {{"shards", list.size()}, {"tokens", tokens}, {"hash", fmt::format("{:016x}", hash.digest())}};
+}
+
+json shards_summary(const DataSet& data) {
     json list = json::array();
     for (const ShardInfo& s : data.shards) {
-        const std::string file = std::filesystem::path(s.path).filename().string();
-        list.push_back({{"file", file}, {"tokens", s.tokens}, {"content", s.content}});
+        list.push_back({{"tokens", s.tokens}, {"content", s.content}});
         if (!data.mixture.empty()) list.back()["share"] = data.mixture[static_cast<size_t>(s.source)];
     }
-    return list;
+    return shards_summary(list);
 }
 
 ordered_json shards_with_paths(const DataSet& data) {
@@ -71,21 +86,22 @@ ordered_json stacks_json(const RunPlan& p) {
     return stacks;
 }
 
-// Describes the first difference between the shards; empty if there is none. A shard may have another name.
-std::string changed_shard(const json& before, const json& now) {
-    if (before.size() != now.size()) return fmt::format("{} shards (was {})", now.size(), before.size());
-    for (size_t i = 0; i < now.size(); ++i)
-        for (const char* key : {"tokens", "content", "share"})
-            if (before[i].value(key, json()) != now[i].value(key, json()))
-                return fmt::format("{} of {}", key, now[i]["file"].get<std::string>());
-    return "";
+// Describes how shards differ from those of a checkpoint, which version 0.2 lists; empty if they do not.
+std::string changed_shards(const json& saved, const json& now) {
+    const json before = saved.is_array() ? shards_summary(saved) : saved;
+    for (const char* key : {"shards", "tokens"})
+        if (before.value(key, json()) != now[key])
+            return fmt::format("{} {} (was {})", now[key].dump(), key, before.value(key, json()).dump());
+    return before == now ? "" : "other content or order";
 }
 
 // Returns the names of the data's properties that must not change but did.
 std::vector<std::string> changed_data(const json& before, const json& now) {
     std::vector<std::string> changed;
-    const std::string shard = changed_shard(before.value("train", json::array()), now["train"]);
-    if (!shard.empty()) changed.push_back(fmt::format("the training shards of --data ({})", shard));
+    const std::string shard = changed_shards(before.value("train", json::array()), now["train"]);
+    if (!shard.empty())
+        changed.push_back(
+            fmt::format("the training shards of --data ({}; the run's config.json lists its own)", shard));
     for (const char* key : {"delimiter", "tokenizer", "vocab_size"})
         if (before.value(key, json()) != now[key])
             changed.push_back(
@@ -121,8 +137,8 @@ json run_json(const RunPlan& p) {
                 {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},
                 {"init_from", p.options.adopted ? p.options.adopted->content : ""},
                 {"data",
-                 {{"train", shards_json(p.train)},
-                  {"val", shards_json(p.val)},
+                 {{"train", shards_summary(p.train)},
+                  {"val", shards_summary(p.val)},
                   {"eval_windows", p.eval_windows},
                   {"vocab_size", p.train.vocab_size},
                   {"delimiter", p.train.delimiter},
@@ -232,7 +248,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
                                 steps_before_decay(schedule, before));
         add("length_changed", std::move(text));
     }
-    std::string what = changed_shard(data.value("val", json::array()), now["data"]["val"]);
+    std::string what = changed_shards(data.value("val", json::array()), now["data"]["val"]);
     const json windows = data.value("eval_windows", json());
     if (what.empty() && windows != now["data"]["eval_windows"])
         what = fmt::format("{} windows (was {})", p.eval_windows, windows.dump());

@@ -161,8 +161,7 @@ std::vector<Saving> savings(const RunPlan& p) {
 }
 
 // Returns the activations' bytes in the memory that is planned for. On a CPU that includes offloaded ones.
-int64_t activation_bytes(const RunPlan& p, const DecoderRun& run) {
-    const ActivationPlan plan = decoder_activations(p.config, run);
+int64_t activation_bytes(const RunPlan& p, const ActivationPlan& plan) {
     return plan.total_bytes() + (p.is_gpu ? 0 : plan.offloaded_bytes());
 }
 
@@ -193,7 +192,10 @@ std::optional<DecoderRun> cheapest_that_fits(const RunPlan& p, int64_t room) {
     const int64_t useful_tokens = std::min<int64_t>(8192, std::min(max_tokens, sequences * o.seq_len));
     const std::vector<int> sizes = micro_batches(o, sequences, max_tokens);
     const std::vector<Saving> all = savings(p);
-    const auto fits = [&](int B, const Saving& saving) { return activation_bytes(p, with(p.run, B, saving)) <= room; };
+    const auto activations = activation_planner(p.config);
+    const auto fits = [&](int B, const Saving& saving) {
+        return activation_bytes(p, activations(with(p.run, B, saving))) <= room;
+    };
     auto useful = std::find_if(sizes.begin(), sizes.end(), [&](int B) { return B * o.seq_len < useful_tokens; });
     if (useful != sizes.begin()) --useful;
     for (auto B = useful; B != sizes.end(); ++B) {
@@ -219,7 +221,7 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
 }
 
 [[noreturn]] void refuse(const RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
-    const int64_t needed_bytes = fixed_bytes + activation_bytes(p, p.run);
+    const int64_t needed_bytes = fixed_bytes + activation_bytes(p, decoder_activations(p.config, p.run));
     std::vector<std::string> parts;
     for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
     throw UsageError(fmt::format(

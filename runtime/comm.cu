@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#if __has_include(<nccl.h>)
+#if __has_include(<nccl.h>) && !defined(TEON_WITHOUT_NCCL)
 #include <cuda_runtime.h>
 #include <nccl.h>
+#define TEON_NCCL
 #include <unistd.h>
 
 #include <atomic>
@@ -37,7 +38,7 @@ std::vector<Part> even_parts(int64_t n, int ranks, int64_t align) {
     return parts;
 }
 
-#if __has_include(<nccl.h>)
+#ifdef TEON_NCCL
 
 namespace {
 
@@ -367,7 +368,7 @@ void Comm::barrier() {
 }
 
 void Comm::fail([[maybe_unused]] const std::string& why, [[maybe_unused]] int status) noexcept {
-#if __has_include(<nccl.h>)
+#ifdef TEON_NCCL
     if (nccl_) end_process(launch_, why, status);
 #endif
 }

@@ -119,24 +119,35 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
 
 namespace detail {
 
+// Returns the attributes of the code of Kernel that this device runs; zeros if there is no such code, as a launch will
+// report. Any other failure is thrown: taken for missing code, it would quietly select another kernel.
+template <auto Kernel>
+cudaFuncAttributes code_attributes() {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, Kernel);
+    if (status == cudaErrorInvalidDeviceFunction || status == cudaErrorNoKernelImageForDevice) {
+        (void)cudaGetLastError();
+        return {};
+    }
+    CHECK(status == cudaSuccess, "asking for the code of {}: {} ({})", kernel_name<Kernel>(),
+          cudaGetErrorString(status), cudaGetErrorName(status));
+    return attributes;
+}
+
 // Returns whether the code of Kernel that this device runs was compiled with the wait above. Toolkit and driver can
 // capture such launches into graphs since CUDA 12.3.
 template <auto Kernel>
 bool may_start_early() {
     int driver = 0;
-    cudaFuncAttributes attributes = {};
-    return CUDART_VERSION >= 12030 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030 &&
-           cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+    const cudaError_t status = cudaDriverGetVersion(&driver);
+    CHECK(status == cudaSuccess, "asking for the driver's version: {}", cudaGetErrorString(status));
+    return CUDART_VERSION >= 12030 && driver >= 12030 && code_attributes<Kernel>().ptxVersion >= 90;
 }
 
 // Returns the bytes of Kernel's static shared arrays, padded to the alignment of the dynamic array that follows them.
 template <auto Kernel>
 size_t static_shared_bytes() {
-    cudaFuncAttributes attributes = {};
-    const cudaError_t status = cudaFuncGetAttributes(&attributes, Kernel);
-    CHECK(status == cudaSuccess, "asking for the shared memory of {}: {}", kernel_name<Kernel>(),
-          cudaGetErrorString(status));
-    return (attributes.sharedSizeBytes + 1023) / 1024 * 1024;
+    return (code_attributes<Kernel>().sharedSizeBytes + 1023) / 1024 * 1024;
 }
 
 // Lets launches of Kernel use `bytes` of dynamic shared memory.

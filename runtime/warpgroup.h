@@ -31,9 +31,8 @@ inline constexpr int kWarpgroupThreads = 128;
 template <auto Kernel>
 bool has_warpgroup_code() {
 #if defined(__CUDACC__)
-    cudaFuncAttributes attributes = {};
-    return cudaFuncGetAttributes(&attributes, Kernel) == cudaSuccess && attributes.binaryVersion == 90 &&
-           attributes.sharedSizeBytes > 0;
+    const cudaFuncAttributes attributes = detail::code_attributes<Kernel>();
+    return attributes.binaryVersion == 90 && attributes.sharedSizeBytes > 0;
 #else
     return false;
 #endif

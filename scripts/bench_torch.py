@@ -5,8 +5,9 @@ GPT-2 with tied head, or LLaMA (--family llama), AdamW (decoupled decay, matrice
 tokens. On a GPU: bf16 autocast, fused AdamW with float32 state, torch.compile, the backend of attention that is fastest
 at this shape. On a CPU: float32 and eager, unless --dtype bf16 and --compile are given. Prints one JSON object.
 
-On a GPU also, at the shapes of bench/bench_gpu.cu, an object for each measurement: --attention, causal
-scaled_dot_product_attention alone, bf16, with every backend of this PyTorch; --norms, compiled layer norm.
+At the shapes of bench/bench_gpu.cu also an object for each measurement: --attention, causal
+scaled_dot_product_attention alone, bf16, with every backend that this PyTorch has on the device; --norms, layer norm,
+on a GPU compiled. A CPU needs --rows: fewer than a GPU's 16384 and 65536.
 """
 
 if __name__ == "__main__":
@@ -103,8 +104,13 @@ class Llama(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
-def timed(run):
-    """Milliseconds of a run on the GPU: the mean of 5."""
+def timed(run, device="cuda"):
+    """Milliseconds of a run: the mean of 5."""
+    if device == "cpu":
+        start = time.perf_counter()
+        for _ in range(5):
+            run()
+        return (time.perf_counter() - start) / 5 * 1000
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(5):
@@ -121,11 +127,11 @@ def backends():
             "efficient": SDPBackend.EFFICIENT_ATTENTION}
 
 
-def attention_ms(B, NH, T, HS):
+def attention_ms(B, NH, T, HS, device="cuda"):
     """Returns {(backend, pass): median milliseconds of 7 measurements}. The backends take turns."""
     from torch.nn.attention import sdpa_kernel
 
-    q, k, v, dout = (torch.randn((B, NH, T, HS), device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    q, k, v, dout = (torch.randn((B, NH, T, HS), device=device, dtype=torch.bfloat16) for _ in range(4))
     for x in (q, k, v):
         x.requires_grad_()
     ms = {}
@@ -137,7 +143,7 @@ def attention_ms(B, NH, T, HS):
                     passes = {"forward": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
                               "backward": lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)}
                     for which, run in passes.items():
-                        measured = timed(run)
+                        measured = timed(run, device)
                         if turn > 0:  # the first turn warms up
                             ms.setdefault((name, which), []).append(measured)
             except RuntimeError:  # this PyTorch or GPU lacks the backend
@@ -145,12 +151,13 @@ def attention_ms(B, NH, T, HS):
     return {key: statistics.median(values) for key, values in ms.items()}
 
 
-def attention():
-    """Measures attention over 16384 tokens of 1024 channels."""
+def attention(args):
+    """Measures attention over --rows (16384) tokens of 1024 channels."""
+    rows = args.rows or 16384
     for HS in (64, 128):
-        for T in (256, 1024, 8192):
-            for (name, which), ms in attention_ms(16384 // T, 1024 // HS, T, HS).items():
-                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": 16384 // T,
+        for T in (T for T in (256, 1024, 8192) if T <= rows):
+            for (name, which), ms in attention_ms(rows // T, 1024 // HS, T, HS, args.device).items():
+                print(json.dumps({"kind": "attention", "method": f"PyTorch {name}", "pass": which, "B": rows // T,
                                   "T": T, "NH": 1024 // HS, "HS": HS, "ms": ms}), flush=True)
 
 
@@ -170,20 +177,22 @@ def chosen_attention(name):
     return sdpa_kernel(backends()[name])
 
 
-def norms():
-    """Measures compiled layer norm of 65536 rows of 768 channels, bf16."""
-    rows, C = 65536, 768
-    x, dout = (torch.randn((rows, C), device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    weight, bias = (torch.randn(C, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+def norms(args):
+    """Measures layer norm of --rows (65536) rows of 768 channels, bf16."""
+    rows, C, device = args.rows or 65536, 768, args.device
+    x, dout = (torch.randn((rows, C), device=device, dtype=torch.bfloat16) for _ in range(2))
+    weight, bias = (torch.randn(C, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
     x.requires_grad_()
-    norm = torch.compile(lambda x: F.layer_norm(x, (C,), weight, bias))
+    norm = lambda x: F.layer_norm(x, (C,), weight, bias)
+    if device == "cuda" or args.compile:
+        norm = torch.compile(norm)
     out = norm(x)
     for name, run in {"norm forward": lambda: norm(x),
                       "norm backward": lambda: torch.autograd.grad(out, (x, weight, bias), dout,
                                                                    retain_graph=True)}.items():
-        timed(run)
-        print(json.dumps({"kind": "kernel", "name": name, "ms": statistics.median(timed(run) for _ in range(7))}),
-              flush=True)
+        timed(run, device)
+        print(json.dumps({"kind": "kernel", "name": name,
+                          "ms": statistics.median(timed(run, device) for _ in range(7))}), flush=True)
 
 
 def parse():
@@ -198,16 +207,18 @@ def parse():
     parser.add_argument("--mlp", type=whole(1), default=2048, help="LLaMA's width of the MLP (default 2048)")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
     parser.add_argument("--norms", action="store_true", help="measure layer norm alone instead of a model")
-    return parser.parse_args()
+    parser.add_argument("--rows", type=whole(256), help="tokens of --attention and --norms (default: as bench_gpu)")
+    args = parser.parse_args()
+    if (args.attention or args.norms) and args.device == "cpu" and not args.rows:
+        parser.error("--attention and --norms on a CPU need --rows, 256 or more")
+    return args
 
 
 def main():
     args = parse()
     torch.manual_seed(1)
     if args.attention or args.norms:
-        if not torch.cuda.is_available():
-            sys.exit("bench_torch.py: error: --attention and --norms need a GPU")
-        return attention() if args.attention else norms()
+        return attention(args) if args.attention else norms(args)
     gpu = args.device == "cuda"
     shape = (args.vocab_size, args.seq_len, args.channels, args.layers, args.heads)
     model = (GPT2(*shape) if args.family == "gpt2" else Llama(*shape, args.mlp)).to(args.device)

@@ -26,7 +26,7 @@ import sys
 import time
 
 from arguments import Parser, decimal
-from run_folder import BadRun, is_done, open_run, read_config, read_object
+from run_folder import BadRun, Metrics, is_done, read_config, read_object
 from startup import complain, printable
 from written_files import replacing
 
@@ -133,14 +133,24 @@ class MLflow(Remembered):
 SERVICES = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 
 
+class NewSteps(Metrics):
+    """The numbers of the steps that have not been logged yet, {step: {name: value}}, besides the lines of Metrics."""
+
+    def forget(self):
+        super().forget()
+        self.steps = {}
+
+    def keep(self, line):
+        super().keep(line)
+        self.steps.setdefault(line["step"], {}).update(scalars(line))
+
+
 def copy_new(service, metrics, whole):
     """Logs the steps after the last logged step. Unless `whole`, omits the newest, which may get further lines."""
-    steps = {}
-    for line in metrics.lines:
-        if line["step"] > service.last_step:
-            steps.setdefault(line["step"], {}).update(scalars(line))
-    for step in sorted(steps) if whole else sorted(steps)[:-1]:
-        service.log(step, steps[step])
+    for step in sorted(metrics.steps) if whole else sorted(metrics.steps)[:-1]:
+        if step > service.last_step:
+            service.log(step, metrics.steps[step])
+        del metrics.steps[step]
     service.flush()
 
 
@@ -164,7 +174,7 @@ def main():
     options = parser.parse_args()
     if not options.once:
         wait_for_run(options.run)
-    config, metrics = open_run(options.run)
+    config, metrics = read_config(options.run), NewSteps(options.run)
     service, wait = None, 1.0
     try:
         while True:

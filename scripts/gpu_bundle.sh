@@ -20,14 +20,27 @@ done
 cp -r scripts "$here"
 find "$here/scripts" -name __pycache__ -prune -exec rm -r {} +
 [ ! -e build/corpus/manifest.json ] || cp -r build/corpus "$here/build"
-[ ! -d build/deps/include ] || { mkdir "$here/build/deps"; cp -r build/deps/include "$here/build/deps"; }
+# Headers for builds there without a package registry: `make` finds them in build/deps/include of its folder.
+mkdir -p "$here/build/deps/include"
+for header in fmt nlohmann catch2 xxhash.h; do
+    for folder in build/deps/include /usr/include; do
+        [ ! -e "$folder/$header" ] || { cp -rL "$folder/$header" "$here/build/deps/include"; break; }
+    done
+done
 cat >"$here/first.sh" <<'FIRST'
 #!/bin/bash
 # The first hour on this machine's GPU: ./first.sh [STAGE...]; scripts/gpu_first.py --help says what the stages are.
 set -euo pipefail
 cd "$(dirname "$0")"
-folders=$(scripts/find_cuda.sh libs | sed 's/^-L\([^ ]*\) .*/\1/' | sort -u | paste -sd:)
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders
+missing() { ldd build/cuda/train_gpt2 | sed -n 's/^[[:space:]]*\(.*\) => not found.*/\1/p' | paste -sd' '; }
+if [ -n "$(missing)" ]; then
+    folders=$({ scripts/find_cuda.sh libs 2>/dev/null || true; } | sed 's/^-L\([^ ]*\) .*/\1/' | sort -u | paste -sd:)
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders
+fi
+if [ -n "$(missing)" ]; then
+    echo "first: $(missing) not found: install CUDA's libraries, or name their folder in LD_LIBRARY_PATH" >&2
+    exit 2
+fi
 exec python3 scripts/gpu_first.py "$@"
 FIRST
 chmod +x "$here/first.sh"

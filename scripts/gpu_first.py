@@ -10,9 +10,10 @@
 
 Leaves three files in --out: rows.jsonl, a row for each check as it ends, log.txt, what the programs printed, and
 report.md. A test has 60 seconds; one that hangs, or after which the GPU's error stays, is a row with its name, and the
-others go on. A call ends after --seconds; the next one with the same --out goes on behind it. If a kernel of Hopper
-fails in a or b, the later stages run with --kernels portable. Without PyTorch its rows are skipped by name. Exit
-status: 1 if a row of this GPU and commit is bad.
+others go on. A call ends after --seconds, of which the build is a part under make; the next one with the same --out
+goes on behind it. The report is written after each stage. If a kernel of Hopper fails in a or b, the later stages run
+with --kernels portable. Without PyTorch its rows are skipped by name. Exit status: 1 if a row of this GPU and commit is
+bad.
 """
 if __name__ == "__main__":
     import startup
@@ -51,6 +52,8 @@ def parse():
     parser.add_argument("--build", default="build/cuda", help="folder of the programs (default build/cuda)")
     parser.add_argument("--out", default="build/gpu-first", type=pathlib.Path, help="(default build/gpu-first)")
     parser.add_argument("--seconds", type=whole(10, 10**6), default=520, help="limit of this call (default 520)")
+    parser.add_argument("--began", type=whole(0), default=0, metavar="TIME",
+                        help="seconds since 1970 at which the call began (default: now)")
     parser.add_argument("--size", choices=SIZES, default="full", help="toy: seconds on a CPU or a modelled GPU")
     parser.add_argument("--again", action="store_true", help="repeat rows that failed")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="PREFIX,...",
@@ -83,7 +86,7 @@ def main():
     for stage in options.stages or "abcde":
         if stage != "e":
             STAGES[stage](call)
-    report(call)
+        report(call)  # now, because whoever limits this process may end it in the next stage
     open_stages = " (its time ended; call it again to go on)" if rows.closed else ""
     bad = [row for row in rows.mine() if row["outcome"] in BAD]
     print(f"{len(rows.mine())} rows, {len(bad)} bad: {options.out}/report.md{open_stages}")

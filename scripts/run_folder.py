@@ -3,6 +3,8 @@
 A fault in a file raises BadRun, whose message is one sentence with the file and the fault.
 """
 
+import array
+import collections.abc
 import glob
 import json
 import math
@@ -123,6 +125,31 @@ def check_line(line, where):
     return line
 
 
+class StepLines(collections.abc.Sequence):
+    """Lines of kind "step" with the fields in FIELDS, as columns of 8 bytes a number: a run may have millions."""
+
+    def __init__(self, columns=None):
+        self.columns = columns or {"step": array.array("q")} | {
+            field: array.array("q" if types == (int,) else "d") for field, types in FIELDS["step"].items()}
+
+    def append(self, line):
+        for field, column in self.columns.items():
+            column.append(math.nan if line[field] is None else line[field])
+
+    def __len__(self):
+        return len(self.columns["step"])
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return StepLines({field: column[place] for field, column in self.columns.items()})
+        values = {field: column[place] for field, column in self.columns.items()}
+        return {"kind": "step"} | {field: None if value != value else value for field, value in values.items()}
+
+    def column(self, field):
+        """Returns the array of a field's values, with NaN for null."""
+        return self.columns[field]
+
+
 class Metrics:
     """The lines of a run's metrics.jsonl. update() reads the complete lines appended since the last call, or the whole
     file again after a resumed run has cut off the lines behind its checkpoint."""
@@ -133,8 +160,12 @@ class Metrics:
         self.update()
 
     def forget(self):
-        self.position, self.last, self.lines = 0, b"", []
+        self.position, self.last, self.count = 0, b"", 0
+        self.lines = {"step": StepLines()}  # by kind
         self.cut_off = False  # the last line has no end yet
+
+    def keep(self, line):
+        self.lines.setdefault(line["kind"], []).append(line)
 
     def update(self):
         if not os.path.isfile(self.path):
@@ -145,19 +176,22 @@ class Metrics:
                 if file.read(len(self.last)) != self.last:
                     self.forget()
                     file.seek(0)
-                data = file.read()
+                self._read_lines(file)
         except OSError as error:
             raise BadRun(f"{self.path}: {error.strerror}") from None
-        whole = data[:data.rfind(b"\n") + 1]
-        for text in whole.splitlines(keepends=True):
-            where = f"{self.path}: line {len(self.lines) + 1}"
-            self.lines.append(check_line(parse_object(text.decode(errors="replace"), where), where))
-            self.last = text
-        self.position += len(whole)
-        self.cut_off = len(whole) < len(data)
+
+    def _read_lines(self, file):
+        self.cut_off = False
+        for text in file:
+            if not text.endswith(b"\n"):
+                self.cut_off = True
+                break
+            where = f"{self.path}: line {self.count + 1}"
+            self.keep(check_line(parse_object(text.decode(errors="replace"), where), where))
+            self.position, self.last, self.count = self.position + len(text), text, self.count + 1
 
     def of_kind(self, kind):
-        return [line for line in self.lines if line["kind"] == kind]
+        return self.lines.get(kind, [])
 
 
 def is_done(config, metrics):

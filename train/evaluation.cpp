@@ -8,6 +8,7 @@
 
 #include "base/integer.h"
 #include "kernels/reduce.h"
+#include "runtime/named_range.h"
 
 namespace teon {
 
@@ -25,6 +26,7 @@ Evaluator::Evaluator(Model& model, Loader& loader, int B, int T, int64_t windows
       scratch_(static_cast<int64_t>(reduce_scratch_bytes())) {}
 
 std::optional<EvalResult> Evaluator::run() {
+    const NamedRange range("evaluation");
     const int64_t ranks = ctx_.comm->size();
     const int64_t rank = ctx_.comm->rank();
     const int64_t each = sums_.size();

@@ -16,8 +16,8 @@ std::string broadcast_from_rank_0(const std::string& text, Context& context);
 // no wait reaches --comm-timeout. Rank 0 rethrows what `work` throws.
 void on_rank_0(Context& context, const std::function<void()>& work);
 
-// Throws Error naming the first rank whose working weights differ from rank 0's in any bit. Checks nothing if weights
-// are divided between ranks.
+// Throws Error naming the first rank whose working weights differ from rank 0's in any bit, and the parameter. Checks
+// nothing if weights are divided between ranks.
 void check_same_on_all_ranks(const ParamStore& params, Context& context);
 // Throws Error naming the first rank whose text differs from rank 0's. what: the text's name in the message.
 void check_equal_on_all_ranks(const std::string& text, const char* what, Context& context);

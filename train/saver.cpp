@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "model/family.h"
+#include "runtime/named_range.h"
 #include "train/ranks.h"
 
 namespace teon {
@@ -43,14 +44,16 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
 
 void Saver::save(const TrainingState& state, bool best, bool wait) {
     this->wait();
-    // Weights and state are collected in the memory of the gradients, which the next step overwrites.
+    const NamedRange range("checkpoint");
+    // Weights and state of several ranks, or in host memory, are collected in the memory of the gradients, which the
+    // next step overwrites. The host waits for a copy from host memory to host memory, never for one from a device.
     const ParamStore& params = model_.params();
     float* gradients = params.gradients().data<float>();
     const int64_t window = params.gradients().layout().size();
-    std::function<const float*(int64_t, int64_t)> collected;  // empty: one rank has everything
+    std::function<const float*(int64_t, int64_t)> collected;  // empty: one device has everything
     std::vector<StateTensor> tensors = optimizer_.masters(params);
     for (StateTensor& t : optimizer_.state()) tensors.push_back(std::move(t));
-    if (ctx_.comm->size() > 1)
+    if (ctx_.comm->size() > 1 || params.offloads())
         collected = [&](int64_t begin, int64_t end) {
             optimizer_.collect_state(tensors, begin, end, gradients, ctx_);
             return gradients;

@@ -8,6 +8,7 @@
 #include "base/integer.h"
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
+#include "runtime/named_range.h"
 #include "train/gatherer.h"
 #include "train/reducer.h"
 
@@ -135,6 +136,7 @@ struct Trainer::Impl {
     // Queues the forward and backward passes of a micro-batch, which give its losses and gradients of the step's mean
     // loss. Of the last micro-batch, or of each one, the gradients are reduced as they become ready.
     void queue_micro_step(const Batch& batch, bool accumulate, bool last) {
+        const NamedRange range("micro-batch");
         const bool each = reducer.every_micro_step();
         const bool communicates = each || (last && ctx.comm->size() > 1);
         const auto queue = [&] {
@@ -155,6 +157,7 @@ struct Trainer::Impl {
     }
 
     void queue_update() {
+        const NamedRange range("update");
         gatherer.invalidate();
         const auto queue = [&] { optimizer.step(model.params(), control.data(), ctx); };
         if (!replays() || ctx.comm->size() > 1 || optimizer.step_waits()) return queue();
@@ -165,6 +168,7 @@ struct Trainer::Impl {
     // Finishes reducing the gradients, gathers the losses of all ranks and counts their requests. Sums losses in the
     // order of ranks.
     void exchange(Slot& slot, const float* loss_sum) {
+        const NamedRange range("exchange");
         Comm& comm = *ctx.comm;
         upload(requests.data(), slot.requests.data(), 1, ctx.stream);
         comm.all_gather(loss_sums.data(), loss_sum, 1, DType::f32, ctx.stream);

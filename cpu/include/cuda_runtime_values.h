@@ -11,6 +11,8 @@
     X(cudaErrorInvalidDeviceFunction, 98)     \
     X(cudaErrorNoDevice, 100)                 \
     X(cudaErrorInvalidDevice, 101)            \
+    X(cudaErrorNoKernelImageForDevice, 209)   \
+    X(cudaErrorInvalidPtx, 218)               \
     X(cudaErrorInvalidResourceHandle, 400)    \
     X(cudaErrorNotReady, 600)                 \
     X(cudaErrorIllegalAddress, 700)           \

@@ -141,14 +141,27 @@ void write_counts() {
 
 Extent3 extent(dim3 d) { return {d.x, d.y, d.z}; }
 
-// Calls f(kernel) for a kernel of the program. No exception must leave a C function: returns it as an error.
+// Calls use(), which decodes device code. No exception must leave a C function: returns it as an error. Code that
+// cannot be decoded is an error of the device, which every later call returns: a program that takes the status of one
+// call for "no such kernel" and uses another kernel would lose it.
+template <typename Use>
+cudaError_t with_code(Use&& use) {
+    try {
+        return use();
+    } catch (const NoCode& error) {
+        return cpu::fail(cudaErrorNoKernelImageForDevice, error.what());
+    } catch (const std::exception& error) {
+        cpu::fail_device(cudaErrorInvalidPtx, error.what());
+        return cpu::fail(cudaErrorInvalidPtx, error.what());
+    }
+}
+
+// Calls f(kernel) for a kernel of the program.
 template <typename F>
 cudaError_t with_kernel(const char* what, const void* function, F&& f) {
     Kernel* const kernel = Registry::get().find(function);
     if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, fmt::format("{}: no kernel of the program", what));
-    try {
-        return f(*kernel);
-    } catch (const std::exception& error) { return cpu::fail(cudaErrorInvalidDeviceFunction, error.what()); }
+    return with_code([&] { return f(*kernel); });
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
@@ -201,11 +214,10 @@ void put(void* structure, size_t offset, const T& value) {
 
 cudaError_t limits_of_kernel(const void* function, KernelLimits& limits) {
     return with_kernel("occupancy", function, [&](Kernel& kernel) {
-        constexpr int kRegisters = 65536;
         const Program& p = kernel.program();
         limits.static_shared = p.static_shared;
         limits.threads = p.max_threads ? p.max_threads : 1024;
-        limits.blocks_by_registers = kRegisters / (p.registers * limits.threads);
+        limits.registers = p.registers;
         return cudaSuccess;
     });
 }
@@ -216,9 +228,11 @@ cudaError_t address_of_symbol(const void* symbol, void** address, size_t* bytes)
     const auto it = r.symbols.find(symbol);
     if (it == r.symbols.end()) return cpu::fail(cudaErrorInvalidValue, "no variable of the program's device code");
     LoadedModule& module = *it->second.module;
-    try {
+    const cudaError_t status = with_code([&] {
         std::call_once(module.once, [&] { module.load(); });
-    } catch (const std::exception& error) { return cpu::fail(cudaErrorInvalidDeviceFunction, error.what()); }
+        return cudaSuccess;
+    });
+    if (status != cudaSuccess) return status;
     const auto place = module.symbols.global.find(it->second.name);
     if (place == module.symbols.global.end())
         return cpu::fail(cudaErrorInvalidValue, fmt::format("the device code has no variable {}", it->second.name));

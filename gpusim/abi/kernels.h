@@ -9,8 +9,8 @@ namespace teon::gpusim {
 
 struct KernelLimits {
     size_t static_shared = 0;
-    int threads = 0;              // of a block
-    int blocks_by_registers = 0;  // of a multiprocessor
+    int threads = 0;    // of a block
+    int registers = 0;  // that __launch_bounds__ leave a thread
 };
 // Each fails if host code has registered no kernel, or no variable, at this address.
 cudaError_t limits_of_kernel(const void* function, KernelLimits& limits);

@@ -83,8 +83,8 @@ const std::map<int, int>& attributes() {
     return all;
 }
 
-// The blocks of a kernel that fit on a multiprocessor, with the registers that __launch_bounds__ leave a thread:
-// ptxas's number is not known.
+// The blocks of a kernel that fit on a multiprocessor, with the registers that __launch_bounds__ leave a thread, as
+// ptxas's number is not known. They leave room for one block at least.
 cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t dynamic_shared) {
     *blocks = 0;
     KernelLimits limits;
@@ -95,7 +95,8 @@ cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t 
     const int warps = (threads + 31) / 32;
     const int by_threads = threads_of_multiprocessor() / (32 * warps);
     const int by_shared = static_cast<int>((device().block_shared() + kReservedShared) / shared);
-    *blocks = std::min({by_threads, by_shared, blocks_of_multiprocessor(), limits.blocks_by_registers});
+    const int by_registers = std::max(1, kRegisters / (limits.registers * 32 * warps));
+    *blocks = std::min({by_threads, by_shared, blocks_of_multiprocessor(), by_registers});
     return cudaSuccess;
 }
 

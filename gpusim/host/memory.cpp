@@ -73,6 +73,15 @@ cudaMemcpyKind kind_of(const void* to, const void* from, size_t bytes) {
     return from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
 }
 
+// Whether a copy that looks asynchronous, because all its memory is pinned, is one from host to host: mapped memory has
+// a device pointer and is the host's. The calling thread waits for such a copy and for the work before it (CUDA Runtime
+// API, "API synchronization behavior").
+bool hosts_wait(const void* to, const void* from, size_t bytes) {
+    std::string why;
+    const auto pinned = [](Memory kind) { return kind == Memory::mapped || kind == Memory::pinned; };
+    return pinned(memory_kind(to, bytes, why)) && pinned(memory_kind(from, bytes, why));
+}
+
 // Fails unless the memory is of the kind that the call requires. A GPU detects such a mistake or misbehaves.
 cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
     std::string why;
@@ -176,6 +185,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const char* const what = name(kind);
     CopySides sides = {kind != cudaMemcpyDeviceToHost, kind != cudaMemcpyHostToDevice, false};
     if (const cudaError_t status = check_copy(what, to, from, bytes, sides)) return status;
+    if (hosts_wait(to, from, bytes))
+        return fail(cudaErrorInvalidMemcpyDirection,
+                    "a copy from host to host, for which the host would wait: copy by way of device memory");
     const bool captured = is_capturing(stream);
     if (sides.pageable && captured)
         return fail(cudaErrorStreamCaptureUnsupported, fmt::format("{}: pageable memory during capture", what));

@@ -146,6 +146,10 @@ TEST_CASE("gpusim/bulk: faults of copies out of shared memory") {
     const Case cases[] = {
         {"right", kStore + kFence + store + kWait + overwrite, ""},
         {"no fence", kStore + "bar.sync 0;" + store + kWait, "without fence.proxy.async"},
+        {"the fence of mbarriers", kStore + "fence.mbarrier_init.release.cluster; bar.sync 0;" + store + kWait,
+         "without fence.proxy.async"},
+        {"the fence of device memory", kStore + "fence.proxy.async.global; bar.sync 0;" + store + kWait,
+         "without fence.proxy.async"},
         {"no barrier", kStore + "fence.proxy.async.shared::cta;" + store + kWait, "of shared memory"},
         {"nothing stored", kFence + store + kWait, "which nothing has written"},
         {"overwritten without waiting", kStore + kFence + store + commit + overwrite,

@@ -88,18 +88,36 @@ TEST_CASE("gpusim/host: a failed assertion prints its text and place") {
     REQUIRE_THAT(text, ContainsSubstring("lane 5: the assertion `x < 3' fails, in void k(int) at folder/kernel.cu:17"));
 }
 
-TEST_CASE("gpusim/host: no exception leaves a function of the library") {
+TEST_CASE("gpusim/host: code that cannot be decoded is an error of its own, which no call after it hides") {
     const RegisteredProgram program(RegisteredProgram::ptx("tensormap.cp_fenceproxy %r1, %r2;"));
     char attributes[teon::gpusim::kFunctionAttributesBytes];
     const std::string words = "the modelled GPU does not know \"tensormap.cp_fenceproxy %r1, %r2\"";
-    REQUIRE(cudaFuncGetAttributes(attributes, program.function()) == cudaErrorInvalidDeviceFunction);
-    REQUIRE_THAT(cudaGetErrorString(cudaErrorInvalidDeviceFunction), ContainsSubstring(words));
-    REQUIRE(cudaFuncSetAttribute(program.function(), cudaFuncAttributeMaxDynamicSharedMemorySize, 4) ==
-            cudaErrorInvalidDeviceFunction);
-    REQUIRE(program.run(1) == cudaErrorInvalidDeviceFunction);
-    const std::string text = cudaGetErrorString(cudaErrorInvalidDeviceFunction);
+    const auto [first, second, last] = [&] {
+        const cudaError_t first = cudaFuncGetAttributes(attributes, program.function());
+        (void)cudaGetLastError();  // as a program that has another kernel for such a device
+        const cudaError_t second = cudaDeviceSynchronize();
+        return std::tuple{first, second, cudaGetLastError()};
+    }();
+    const std::string text = cudaGetErrorString(cudaErrorInvalidPtx);
     teon::cpu::forget_device_error();
+    REQUIRE((first == cudaErrorInvalidPtx && second == cudaErrorInvalidPtx && last == cudaErrorInvalidPtx));
     REQUIRE_THAT(text, ContainsSubstring(words));
+    const cudaError_t set = cudaFuncSetAttribute(program.function(), cudaFuncAttributeMaxDynamicSharedMemorySize, 4);
+    teon::cpu::forget_device_error();
+    const cudaError_t launched = program.run(1);
+    teon::cpu::forget_device_error();
+    REQUIRE((set == cudaErrorInvalidPtx && launched == cudaErrorInvalidPtx));
+}
+
+TEST_CASE("gpusim/host: a program without code for the device says so, and goes on") {
+    const RegisteredProgram program(RegisteredProgram::ptx(""), 120);
+    char attributes[teon::gpusim::kFunctionAttributesBytes];
+    REQUIRE(cudaFuncGetAttributes(attributes, program.function()) == cudaErrorNoKernelImageForDevice);
+    REQUIRE_THAT(cudaGetErrorString(cudaErrorNoKernelImageForDevice),
+                 ContainsSubstring("no PTX for a device of compute capability 9.0"));
+    REQUIRE(cudaFuncGetAttributes(attributes, nullptr) == cudaErrorInvalidDeviceFunction);
+    (void)cudaGetLastError();
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
 }
 
 TEST_CASE("gpusim/host: a device's properties are right or plainly unknown") {

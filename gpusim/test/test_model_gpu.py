@@ -38,6 +38,12 @@ class ModelGpuTest(Case):
     def test_a_program_without_cuda_is_refused(self):
         self.assertIn("true does not use libcudart.so.13", self.run_model("true", expect=2).stderr)
 
+    @unittest.skipUnless((LIBRARIES / "tests").exists(), "needs build/model-gpu/tests")
+    def test_functions_that_use_the_default_stream(self):
+        """Variables, copies of rows, fills, blocking streams: gpusim/test/test_programs.cpp."""
+        result = self.call(LIBRARIES / "tests", "[legacy]", expect=None, CUDA_DEFAULT_STREAM="legacy", TEON_TEST_LOG="")
+        self.assertRegex(result.stdout, r"All tests passed \(\d+ assertions in 4 test cases\)")
+
     @unittest.skipUnless(shutil.which("g++") and nvcc() and (LIBRARIES / "libcudart.so.13").exists(),
                          "needs nvcc and build/model-gpu")
     def test_the_three_faults_are_found_and_nothing_else(self):

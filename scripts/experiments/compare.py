@@ -66,11 +66,12 @@ def table(groups, target, bits=False):
         else:
             to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-",
                          "-"]
-        later = [m for r in g.runs for m in r.steps[len(r.steps) // 10:]]
+        later = {key: [x for r in g.runs for x in r.steps.column(key)[len(r.steps) // 10:]]
+                 for key in ("tokens_per_s", "optimizer_ms", "ms")}
         rows.append([g.label, str(len(g.runs)), mean_spread(losses), *[best[id(g)]] * shows_best,
                      *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]), *cells, *to_target,
-                     short(statistics.median(m["tokens_per_s"] for m in later)),
-                     f"{100 * sum(m['optimizer_ms'] for m in later) / sum(m['ms'] for m in later):.1f}%"])
+                     short(statistics.median(later["tokens_per_s"])),
+                     f"{100 * sum(later['optimizer_ms']) / sum(later['ms']):.1f}%"])
     return header, rows
 
 

@@ -1,12 +1,15 @@
 """Reads the runs that are compared, and checks that their validation losses can be compared."""
 
+import array
 import dataclasses
 import functools
+import itertools
 import json
 import math
+import operator
 import os
 
-from run_folder import BadRun, Unfinished, find_runs, finite, is_done, open_run, read_object
+from run_folder import BadRun, StepLines, Unfinished, find_runs, finite, is_done, open_run, read_object
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
@@ -34,7 +37,7 @@ class Duplicate(BadRun):
 class Run:
     folder: str
     config: dict
-    steps: list      # of kind "step"
+    steps: StepLines
     evals: list      # each with "loss", in nats per token or bits per byte
     diagnoses: list
     remarks: list = dataclasses.field(default_factory=list)
@@ -76,12 +79,8 @@ class Run:
         return ",".join(os.path.basename(item.replace("/:", ":").rstrip("/")) for item in items)
 
     def seconds_at(self):
-        """Seconds of training until each step, without evaluations."""
-        total, at = 0.0, {}
-        for m in self.steps:
-            total += m["ms"] / 1000
-            at[m["step"]] = total
-        return at
+        """Seconds of training from the beginning until each step, by its number, without evaluations."""
+        return array.array("d", itertools.accumulate((ms / 1000 for ms in self.steps.column("ms")), initial=0.0))
 
 
 def perplexity(loss):
@@ -91,12 +90,13 @@ def perplexity(loss):
 def skipped_updates(metrics):
     """Returns the steps whose update was skipped."""
     return ({m["step"] for m in metrics.of_kind("event") if m["event"] == "update_skipped"}
-            | {m["step"] for m in metrics.of_kind("step") if not finite(m["loss"])})
+            | {step for step, loss in zip(*map(metrics.of_kind("step").column, ("step", "loss")))
+               if not math.isfinite(loss)})
 
 
 def gave_up(config, metrics):
     """Returns whether the engine ended the run because the last --max-skipped updates were skipped."""
-    limit, steps = config["options"].get("max-skipped"), [m["step"] for m in metrics.of_kind("step")]
+    limit, steps = config["options"].get("max-skipped"), metrics.of_kind("step").column("step")
     return type(limit) is int and 0 < limit <= len(steps) and skipped_updates(metrics).issuperset(steps[-limit:])
 
 
@@ -124,7 +124,7 @@ def checked(folder, config, metrics):
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps"
                          + (", without the evaluation after them" if len(steps) == total else ""))
-    if [m["step"] for m in steps] != list(range(1, total + 1)):
+    if len(steps) != total or any(map(operator.ne, steps.column("step"), range(1, total + 1))):
         raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
     if not evals:
         raise BadRun(f"{folder}: has no validation loss; give the run --val-data")
@@ -133,8 +133,8 @@ def checked(folder, config, metrics):
         raise Diverged(f"{folder}: the validation loss of step {bad} is not finite", without_evals)
     if any(m["step"] > total or m["step"] < 1 for m in evals):
         raise BadRun(f"{metrics.path}: an evaluation at a step that the run does not have")
-    if any(not finite(m[key]) for m in steps for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
-            m["ms"] <= 0 for m in steps):
+    if not all(all(map(math.isfinite, steps.column(key))) for key in ("ms", "tokens_per_s", "optimizer_ms")) or any(
+            ms <= 0 for ms in steps.column("ms")):
         raise BadRun(f"{metrics.path}: a step without its time")
     remarks = [f"{folder}: {change['event'].replace('_', ' ')} after step {change['step']}"
                for change in config.get("changes") or []]

@@ -2,6 +2,7 @@
 at the data sheet's rates, or the time of a step that --plan-for expects. What falls furthest short comes first."""
 
 import collections
+import functools
 import re
 import statistics
 
@@ -59,10 +60,11 @@ def parity(rows):
     return "## Losses beside PyTorch's\n\n" + table(["", "", ""], lines) if lines else ""
 
 
-def expected_speed(row, gpu, programs):
+@functools.cache  # the report is written after each stage
+def expected_speed(plan, gpu, programs):
     """Tokens/s that --plan-for expects of a run, or None."""
     name = next((name for name in PLANNED_GPUS if name in gpu.lower().replace(" ", "")), None)
-    program, *flags = row["train"]["plan"]
+    program, *flags = plan
     if name is None:
         return None
     output = output_of(f"{programs}/{program}", *flags, "--plan-for", name, limit=60)
@@ -87,7 +89,7 @@ def steps(rows, gpu, programs):
     for title, group in by_title(rows, "train").items():
         speeds = [row["train"]["tokens_per_s"] for row in group]
         speed, row = statistics.median(speeds), group[-1]
-        peer, expected = torch.get(title.split(", --")[0]), expected_speed(row, gpu, programs)
+        peer, expected = torch.get(title.split(", --")[0]), expected_speed(tuple(row["train"]["plan"]), gpu, programs)
         figures = row["train"]
         lines.append([title, f"{speed:.0f}", f"{min(speeds):.0f} to {max(speeds):.0f}",
                       f"{figures['mfu']:.1f}%" if figures["mfu"] else "-", f"{figures['optimizer_ms']:.1f}",
@@ -181,9 +183,9 @@ def operations(rows):
 
 def counters(rows):
     lines = [[row["name"].removeprefix("ncu: "),
-              *[row["ncu"].get(key, "-") for key in ("us", "sm_percent", "dram_percent")]]
+              *[f"{row['ncu'][key]:.1f}" if key in row["ncu"] else "-" for key in ("us", "sm_percent", "dram_percent")]]
              for row in rows if row.get("ncu")]
-    head = ["kernel", "time by ncu", "% of the multiprocessors' peak", "% of the memory's peak"]
+    head = ["kernel", "us by ncu", "% of the multiprocessors' peak", "% of the memory's peak"]
     return "## Counters\n\n" + table(head, lines) if lines else ""
 
 

@@ -12,12 +12,18 @@ import run_tests
 PAUSE = 0.05
 
 
+def seconds_left(seconds, build):
+    """What a call of `seconds` has left after a build of `build` seconds; all of it if the build outlasted the call,
+    because then nobody ends calls after so long."""
+    return seconds - build if 0 <= build <= seconds - 60 else seconds
+
+
 class Call:
     """One call of gpu_first.py: its rows, its options and its time."""
 
     def __init__(self, rows, options):
         self.rows, self.options = rows, options
-        self.end = time.monotonic() + options.seconds
+        self.end = time.monotonic() + seconds_left(options.seconds, options.began and time.time() - options.began)
 
     def left(self):
         return self.end - time.monotonic()

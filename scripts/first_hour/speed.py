@@ -1,6 +1,7 @@
 """Stage d of the first hour: the time of whole steps, of attention and of each kernel, beside PyTorch's. The programs
 take turns, so that a drift of the machine meets all of them; each is started in two rounds."""
 
+import csv
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import tempfile
 
 import run_tests
 
-from first_hour.running import outcome_of, run, run_named
+from first_hour.running import is_number, outcome_of, run, run_named
 from first_hour.stages import SCRIPTS, corpus, cuda_tool, kernels, limited, objects
 
 ROUNDS = 2
@@ -42,13 +43,15 @@ TOY = {
 }
 # Each switch alone, on GPT-2 124M.
 SWITCHES = (["--autotune", "on"], ["--autotune", "off"], ["--gelu-fusion"], ["--matmul-dtype", "fp8"],
-            ["--kernels", "in-turn"], ["--kernels", "portable"], ["--graphs", "off"])
-# Kernels for ncu, by the names of their operations in bench_gpu.
-PROFILED = {"attention forward": "flash_attention", "attention backward": "flash_attention_key",
-            "norm forward": "norm_forward", "norm backward": "norm_backward", "classifier": "classifier",
-            "AdamW": "adamw"}
-COUNTERS = ("gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-            "dram__throughput.avg.pct_of_peak_sustained_elapsed")
+            ["--matmul-dtype", "fp8", "--fast-accumulation"], ["--kernels", "in-turn"], ["--kernels", "portable"],
+            ["--graphs", "off"])
+# Kernels for ncu, by the names of their operations in bench_gpu: what ncu finds in the names of functions.
+PROFILED = {"attention forward": "flash_attention.*(hopper|forward)_kernel",
+            "attention backward": "flash_attention.*key_gradient", "norm forward": "norm_forward",
+            "norm backward": "norm_backward", "classifier": "classifier", "AdamW": "element_update"}
+COUNTERS = {"us": "gpu__time_duration.sum", "sm_percent": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed"}
+MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1, "usecond": 1, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6}
 
 
 def train(call, title, model, flags, turn):
@@ -134,13 +137,29 @@ def torch_operations(call):
     """Attention and norms in PyTorch."""
     for what in ("attention", "norms"):
         name = f"{what} in PyTorch"
-        if call.rows.has("d", name) or call.left() < 30 or call.options.size == "toy":
+        if call.rows.has("d", name) or call.left() < 30:
             continue
-        outcome, seconds, output, last = run(
-            call, name, [call.options.python, SCRIPTS / "bench_torch.py", f"--{what}"], limited(call, RUN_LIMIT))
+        command = [call.options.python, SCRIPTS / "bench_torch.py", f"--{what}"]
+        if call.options.size == "toy":
+            command += ["--device", "cpu", "--rows", 256]
+        outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         if "needs PyTorch" in last:
             outcome = "skipped"
         call.rows.add("d", name, outcome, seconds, "" if outcome == "passed" else last, operations=objects(output))
+
+
+def counted(output):
+    """The counters in ncu's CSV as {"us": 123.4, "sm_percent": ..., "dram_percent": ...}, less those that it lacks."""
+    lines = output.splitlines()
+    head = next((i for i, line in enumerate(lines) if '"Metric Name"' in line), len(lines))
+    keys = {counter: key for key, counter in COUNTERS.items()}
+    figures = {}
+    for row in csv.DictReader(line for line in lines[head:] if line.startswith('"')):
+        key, number = keys.get(row.get("Metric Name")), (row.get("Metric Value") or "").replace(",", "")
+        factor = MICROSECONDS.get(row.get("Metric Unit")) if key == "us" else 1
+        if key and factor and is_number(number):  # not "n/a"
+            figures[key] = float(number) * factor
+    return figures
 
 
 def counters(call):
@@ -157,13 +176,13 @@ def counters(call):
             file.write(operation + "\n")
             file.flush()
             outcome, seconds, output, last = run(
-                call, name, [tool, "--clock-control", "none", "--csv", "--metrics", ",".join(COUNTERS), "-k",
-                             f"regex:{kernel}", "--launch-skip", 2, "--launch-count", 1,
-                             call.program("bench/bench_gpu"), "--input-file", file.name], 60)
-        values = {c: re.findall(rf'"{re.escape(c)}","[^"]*","([0-9.,]+)"', output) for c in COUNTERS}
-        short = {"us": "gpu__time", "sm_percent": "sm__", "dram_percent": "dram__"}
-        figures = {key: values[c][-1] for key, prefix in short.items() for c in COUNTERS
-                   if c.startswith(prefix) and values[c]}
+                call, name, [tool, "--clock-control", "none", "--csv", "--print-units", "base", "--metrics",
+                             ",".join(COUNTERS.values()), "-k", f"regex:{kernel}", "--launch-skip", 2, "--launch-count",
+                             1, call.program("bench/bench_gpu"), "--input-file", file.name], limited(call, 60))
+        figures = counted(output)
+        if "ERR_NVGPUCTRPERM" in output:
+            call.rows.add("d", name, "skipped", seconds, "this machine keeps ncu from the GPU's counters")
+            return  # from all kernels alike
         call.rows.add("d", name, outcome if figures or outcome != "passed" else "failed", seconds,
                       str(figures) if figures else last, ncu=figures)
 
@@ -184,5 +203,4 @@ def speed(call):
         for title in models:
             train(call, title, models[title], [], turn)
             train_torch(call, title, models[title], turn)
-    counters(call)
-
+        counters(call)

@@ -194,7 +194,8 @@ def parity(call):
             call.rows.add("c", name, "skipped", seconds, last)
         elif figures:
             f = figures[0]
-            detail = (f"worst step {f['worst']:.1e} from PyTorch {f['torch']}, tolerance {f['tolerance']:.0e}; "
+            detail = (f"worst step {f['worst']:.1e} from PyTorch {f['torch']}, tolerance {f['tolerance']:.0e}, "
+                      f"gradient norms {f['worst_norm']:.1e}; "
                       f"loss {f['first_loss']:.4f} to {f['last_loss']:.4f}")
             call.rows.add("c", name, outcome, seconds, detail, parity=f)
         else:

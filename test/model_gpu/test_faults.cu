@@ -14,6 +14,7 @@
 
 #include "runtime/context.h"
 #include "runtime/simt.h"
+#include "runtime/warpgroup.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
 
@@ -40,6 +41,14 @@ __global__ void dynamic_kernel(float* out) {
     DYN_SHARED(float, row);
     row[threadIdx.x] = 1.0f;
     out[threadIdx.x] = row[threadIdx.x];
+}
+
+// The modelled GPU does not know bmsk.
+__global__ void unknown_kernel(float* out) {
+    wait_for_earlier_kernels();
+    unsigned mask = 0;
+    asm("bmsk.clamp.b32 %0, 0, 1;" : "=r"(mask));
+    out[0] = static_cast<float>(mask);
 }
 
 void fill(float* out, float x, int n, const Stream& stream) {
@@ -271,6 +280,18 @@ void wrong_direction(bool planted) {
     stream.synchronize();
 }
 
+void straight_from_mapped(bool planted) {
+    Stream stream;
+    const OffloadableBuffer<float> state(kN, true);
+    const Buffer<float> on_device(kN);
+    PinnedBuffer<float> saved(kN);
+    zero(state.data(), kN, stream);
+    if (!planted) copy(on_device.data(), state.data(), kN, stream);
+    download(saved.data(), planted ? state.data() : on_device.data(), kN, stream);
+    stream.synchronize();
+    REQUIRE(saved[kN - 1] == 0);
+}
+
 // Reads pageable memory as if its download had been waited for.
 void pageable_download(bool planted) {
     Stream stream;
@@ -356,6 +377,15 @@ void more_shared_memory(bool planted) {
     stream.synchronize();
 }
 
+// Chooses between two kernels as attention does. Code that has a fault must not be taken for no code.
+void chosen_by_code(bool planted) {
+    Stream stream;
+    Buffer<float> out(kN);
+    if (!(planted ? has_warpgroup_code<unknown_kernel>() : has_warpgroup_code<fill_kernel>()))
+        fill(out.data(), 1.0f, kN, stream);
+    expect(read(out, stream).data(), kN, 1.0f);
+}
+
 // Launches a kernel as a thread that has not chosen its device would.
 void other_device(bool planted) {
     Stream stream;
@@ -392,6 +422,7 @@ constexpr Fault kFaults[] = {
     {"a kernel beyond the end", "byte 4096 of an allocation of 4096", beyond_the_end},
     {"a kernel beyond the end, within the alignment", "byte 4000 of an allocation of 4000", into_the_padding},
     {"a copy in the wrong direction", "a copy from host to host", wrong_direction},
+    {"offloaded state copied straight to pinned memory", "for which the host would wait", straight_from_mapped},
     {"a pageable download not waited for", "wrong result", pageable_download},
     {"a wait during capture", "cudaStreamSynchronize is not allowed", wait_in_capture},
     {"an allocation during capture", "cudaMalloc is not allowed", allocate_in_capture},
@@ -399,6 +430,7 @@ constexpr Fault kFaults[] = {
     {"a forked stream that is not joined", "fill_kernel was captured on a stream", fork_not_joined},
     {"more than 48 KiB of shared memory unasked", "0 were granted", shared_memory_unasked},
     {"more shared memory than the device has", "a block has 101376", more_shared_memory, true, "CUDA_DEVICE=RTX4090"},
+    {"code with a fault taken for none", "asking for the code of unknown_kernel", chosen_by_code},
     {"a kernel on a stream of another device", "stream is of device 0", other_device, true, "CUDA_VISIBLE_DEVICES=0,1"},
 };
 

@@ -62,8 +62,10 @@ class ModelGpu(RunCase):
 
     @unittest.skipIf(missing_for_ranks(), str(missing_for_ranks()))
     def test_the_order_of_streams_changes_no_bit_on_two_ranks(self):
-        """Weights that a rank sent before it has updated them would be old in some order."""
-        for flags in (["--optimizer", "adamw"], ["--optimizer", "teon", "--dtype", "bf16"]):
+        """Weights that a rank sent before it has updated them, or read before they have arrived, would be old in some
+        order."""
+        for flags in (["--optimizer", "adamw"], ["--optimizer", "teon", "--dtype", "bf16"],
+                      ["--optimizer", "adamw", "--shard", "all"]):
             expected = self.on_ranks(2, "first", *flags, program="train_gpt2")
             for order in ("random:1", "random:2", "random:3"):
                 with self.subTest(flags=flags, order=order):

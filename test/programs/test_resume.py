@@ -145,12 +145,16 @@ class ResumeTest(RunCase):
             self.assertIs(state["run"]["data"].pop("mixture_in_turn"), True)
             if in_turn:
                 state["run"]["data"]["mixture_in_turn"] = True
+            else:
+                shards = read_json(self.folder / run / "config.json")["data"]["train"]
+                state["run"]["data"]["train"] = [{key: shard[key] for key in ("tokens", "content")} | {"share": 0.5}
+                                                 for shard in shards]
             write_as_if_saved(self.checkpoint(run, 10), "trainer.json", json.dumps(state).encode())
 
         cut("new", True)
         self.assertNotIn(note, self.train("new", *flags, "--resume", **how).stdout)
         self.assertEqual([m["loss"] for m in self.metrics("new", "step")], [m["loss"] for m in whole])
-        cut("new", False)  # as version 0.2 wrote it
+        cut("new", False)  # as version 0.2 wrote it, with a list of the shards
         self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))
         older = [m["loss"] for m in self.metrics("new", "step")]
         self.assertEqual(older[:10], [m["loss"] for m in whole[:10]])

@@ -361,6 +361,21 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
     }
 }
 
+TEST_CASE("train/ranks: weights that differ on one rank are reported by the rank and the parameter", "[.][ranks]") {
+    Context& ctx = context();
+    const int last = ctx.comm->size() - 1;
+    if (last == 0) return;
+    std::unique_ptr<Model> model = make_decoder(tiny(), {2, 8}, ctx);
+    ParamStore& params = model->params();
+    params.initialize(1, ctx.stream);
+    check_same_on_all_ranks(params, ctx);
+    const ParamRow& row = params.table()[params.table().count() - 2];
+    const float other = 3;
+    if (ctx.comm->rank() == last) upload(masters_of(params) + row.offset + row.size() - 1, &other, 1, ctx.stream);
+    REQUIRE(error_of([&] { check_same_on_all_ranks(params, ctx); }) ==
+            fmt::format("rank {} has different weights {} than rank 0", last, row.name));
+}
+
 namespace {
 
 // Queues zero() on rank 0 and one() on rank 1 as their first operation, and waits for it.

@@ -5,8 +5,10 @@ import math
 import os
 import re
 import shutil
+import tracemalloc
 from unittest import mock
 
+import run_folder
 from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run, write_shard, write_tokenizer
 
 from experiments import figures, groups, runs, significance, tables
@@ -279,6 +281,20 @@ class CompareTest(Case):
         run = runs.read_run(write_new_run(self.folder / "a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
         self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
+
+    def test_a_step_takes_at_most_100_bytes_of_memory(self):
+        path = write_run(self.folder / "a") / "metrics.jsonl"
+        line = json.loads(path.read_text().splitlines()[0])
+        path.write_text("".join(json.dumps(line | {"step": step, "tokens": 100 * step, "loss": 5.0 + step, "mfu": 0.5})
+                                + "\n" for step in range(1, 5001)))
+        run_folder.Metrics(self.folder / "a")  # modules and caches
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        metrics = run_folder.Metrics(self.folder / "a")
+        self.assertLess(tracemalloc.get_traced_memory()[1] / 5000, 100)
+        steps = metrics.of_kind("step")
+        self.assertEqual(len(steps), 5000)
+        self.assertEqual((steps[-1]["step"], steps[-1]["tokens"], steps[-1]["loss"]), (5000, 500000, 5005.0))
 
     def test_skipped_updates_are_marked(self):
         path = write_run(self.folder / "a") / "metrics.jsonl"

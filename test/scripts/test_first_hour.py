@@ -4,7 +4,7 @@ import json
 import os
 import types
 
-from first_hour import report, rows, stages
+from first_hour import report, rows, running, speed, stages
 from testing import Case
 
 SMI = """#!/bin/bash
@@ -69,6 +69,27 @@ class FirstHour(Case):
         limits = report.limits_of(DEVICE, [])
         self.assertIn("| 42 | 100 | 42% | 100.0% | 50 |",
                       report.kernel_table([kernel], [{"name": "norm forward", "ms": 0.05}], limits))
+
+    def test_counters_are_read_from_the_csv_that_ncu_prints(self):
+        # Of ncu --csv --print-units base, as NVIDIA's "Nsight Compute CLI" describes it; not yet from a run of ours.
+        head = ('"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+                '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"')
+        line = ('"0","7","bench_gpu","127.0.0.1","void teon::norm_forward_kernel<teon::bf16, 4>(teon::bf16 *, int)",'
+                '"1","13","(256, 1, 1)","(2048, 1, 1)","0","9.0","Command line profiler metrics","{}","{}","{}"')
+        text = lambda us, unit, sm, dram: "\n".join(
+            ["==PROF== Connected to process 7 (/first/bench_gpu)", '{"kind": "kernel", "name": "copy"}', head,
+             line.format(speed.COUNTERS["dram_percent"], "%", dram), line.format(speed.COUNTERS["us"], unit, us),
+             line.format(speed.COUNTERS["sm_percent"], "%", sm), "==PROF== Disconnected from process 7"])
+        self.assertEqual(speed.counted(text("64,032", "ns", "38.25", "91.50")),
+                         {"us": 64.032, "sm_percent": 38.25, "dram_percent": 91.5})
+        self.assertEqual(speed.counted(text("1,205.00", "usecond", "n/a", "7")), {"us": 1205.0, "dram_percent": 7.0})
+        self.assertEqual(speed.counted("==ERROR== ERR_NVGPUCTRPERM - ..."), {})
+        row = {"name": "ncu: norm forward", "ncu": {"us": 64.032, "dram_percent": 91.5}}
+        self.assertIn("| norm forward | 64.0 | - | 91.5 |", report.counters([row]))
+
+    def test_a_build_counts_towards_the_time_of_a_call_unless_it_outlasts_it(self):
+        self.assertEqual([running.seconds_left(520, build) for build in (0, 85, 460, 461, 900)],
+                         [520, 435, 60, 520, 520])
 
     def test_what_is_furthest_from_its_limit_comes_first(self):
         text = report.furthest([(0.9, "near"), (0.2, "far"), (1.1, "beyond")])

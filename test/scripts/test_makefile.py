@@ -58,6 +58,21 @@ class MakeCase(Case):
         return here
 
 
+class ContinuousIntegrationTest(MakeCase):
+    def test_without_mpi_it_fails_by_name(self):
+        """A machine that has no mpirun and cannot install it."""
+        here = self.folder / "checkout"
+        (here / ".ci").mkdir(parents=True)
+        shutil.copy2(ROOT / ".ci/run", here / ".ci/run")
+        for name in ("checkout/scripts/setup.sh", "bin/make"):
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            self.write_program(name, f"#!/bin/bash\nexit {1 if name.endswith('setup.sh') else 0}\n")
+        for name in ("bash", "dirname", "mkdir", "grep", "tail", "tee"):
+            (self.folder / "bin" / name).symlink_to(shutil.which(name))
+        result = self.call(here / ".ci/run", "cuda", expect=1, PATH=self.folder / "bin")
+        self.assertEqual(result.stdout, "CI needs MPI: mpirun was not found and could not be installed\n")
+
+
 @unittest.skipUnless(shutil.which("make"), "needs make")
 class GoalsTest(MakeCase):
     def test_an_interrupted_make_leaves_no_half_made_object(self):
