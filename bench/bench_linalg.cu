@@ -1,8 +1,8 @@
 // Measures the GEMM throughput of this machine's backend for the shapes of a small GPT-2 (C = 256, 8 sequences of 256
 // tokens), of Newton-Schulz iterations and of GPT-2 124M's output layer. Prints the median and the best rate for each
-// shape and, on a CPU, the rate of a core by processor time (bench/benchmark.h). On a GPU, then the symmetric products of
-// GPT-2 124M's, LLaMA 1B's and larger stacks: by the library's full product and by each of our kernels, in FLOPs of the
-// full product.
+// shape and, on a CPU, the rate of a core by processor time (bench/benchmark.h). On a GPU, then the symmetric products
+// of GPT-2 124M's, LLaMA 1B's and larger stacks: by the library's full product and by each of our kernels, in FLOPs of
+// the full product.
 #include <fmt/core.h>
 
 #include <string_view>
