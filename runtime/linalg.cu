@@ -189,8 +189,9 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
           g.batch_outer, g.batch_inner, g.M);
     with_elements(g.C, [&]<typename T>(T* c) {
         for (int i = 0; i < g.batch_outer; ++i) {
-            launch<mirror_kernel<T>>({dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kTileRows)},
-                                     stream, c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
+            launch<mirror_kernel<T>>(
+                {dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kMirrorRows)}, stream,
+                c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
         }
     });
 }
