@@ -132,7 +132,7 @@ FAULTS = [
     Fault("an exchange before its input is ready", "runtime/comm.cu",
           "            ready_.make_wait(stream_);\n", "", MODELLED_TRAIN, ON_TWO_RANKS, ""),
     Fault("work that does not wait for the exchange", "runtime/comm.cu",
-          "        joined_.make_wait(stream);\n", "", MODELLED_TRAIN, ON_TWO_RANKS, ""),
+          "        joined_.make_wait(stream);\n", "        (void)stream;\n", MODELLED_TRAIN, ON_TWO_RANKS, ""),
     Fault("gathered weights used before they arrive", "train/gatherer.cpp",
           "    window(layer).filled.make_wait(context_.stream);\n", "", MODELLED_TRAIN, ON_TWO_RANKS, ""),
     # Functions of the modelled GPU that this project does not call.
