@@ -235,9 +235,10 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
 
-foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=, FLASH=, LLMC=, FASTCU=DIR)
+foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=DIR, ...: docs/modelled_gpu.md)
 	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
-	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' foreign)
+	    CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' SAMPLES='$(SAMPLES)' \
+	    KITTENS='$(KITTENS)' foreign)
 
 build/cuda-model/clusters: gpusim/examples/clusters.cu
 	@mkdir -p $(@D)

@@ -37,21 +37,15 @@ TEON_HD float expm1_over_r(float r) {
 
 // 1.5 * 2^23. Adding it rounds to an integer, which the low bits of the sum then hold.
 inline constexpr float kRound = 12582912.0f;
-inline constexpr uint32_t kRoundBits = 0x4b400000u;
 
-// Returns p * 2^n, where n = float_bits(sum) - kRoundBits is an integer and -252 <= n <= 254. Two exact powers of two
-// are multiplied one after the other, so that the product overflows and underflows correctly.
-TEON_HD float scale(float p, float sum) {
-    const int32_t n = static_cast<int32_t>(float_bits(sum) - kRoundBits);
-    const int32_t half = n >> 1;
-    const float first = bits_float(static_cast<uint32_t>(half + 127) << 23);
-    const float second = bits_float(static_cast<uint32_t>(n - half + 127) << 23);
-    return p * first * second;
+// Returns p * 2^n for p in [1/2, 2], where the low bits of `sum` hold n, if the result is normal.
+TEON_HD float scale(float p, float sum) { return bits_float(float_bits(p) + (float_bits(sum) << 23)); }
+
+// Returns y, but 0 for x below `low`, infinity for x above `high`, and NaN for NaN.
+TEON_HD float within(float y, float x, float low, float high) {
+    const float above_low = x < low ? 0.0f : y;
+    return x <= high ? above_low : x + __builtin_huge_valf();
 }
-
-// Clamp x, but keep NaN.
-TEON_HD float at_least(float x, float low) { return x < low ? low : x; }
-TEON_HD float at_most(float x, float high) { return x > high ? high : x; }
 
 // ln(2) as the sum of two parts; n times the first part is exact for |n| < 2^15.
 inline constexpr float kLn2High = 0.693359375f;
@@ -60,24 +54,22 @@ inline constexpr float kLog2E = 1.44269504f;
 
 }  // namespace detail
 
-// e^x within 2 ulp if the result is normal; 0 for -inf, inf for x > 88.73, NaN for NaN.
+// e^x within 1 ulp; 0 if the result is subnormal (x < -87.33654), inf for x > 88.72283, NaN for NaN.
 TEON_HD float exp_fast(float x) {
     using namespace detail;
-    x = at_most(at_least(x, -104.0f), 89.0f);  // beyond these the result is 0 or inf
     const float sum = __builtin_fmaf(x, kLog2E, kRound);
     const float n = sum - kRound;
     const float r = __builtin_fmaf(n, -kLn2Low, __builtin_fmaf(n, -kLn2High, x));
-    return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
+    return within(scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum), x, -87.33654f, 88.72283f);
 }
 
-// 2^x with the same accuracy.
+// 2^x within 2 ulp; 0 if the result is subnormal, inf for x >= 128, NaN for NaN.
 TEON_HD float exp2_fast(float x) {
     using namespace detail;
-    x = at_most(at_least(x, -151.0f), 129.0f);
     const float sum = x + kRound;
     const float n = sum - kRound;
     const float r = (x - n) * 0.693147181f;
-    return scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum);
+    return within(scale(__builtin_fmaf(r, expm1_over_r(r), 1.0f), sum), x, -126.0f, 127.99999f);
 }
 
 TEON_HD float div_fast(float x, float y) { return x / y; }

@@ -1,5 +1,6 @@
 // Measures orthogonalization alone: five steps on batches of Gaussian matrices for each method and form. Prints the
-// time, the predicted FLOPs and the error against float64. On the host it runs a tenth of each batch, in float.
+// time, the predicted FLOPs and the error against float64. On the host it runs a tenth of each batch, in float and, if
+// the CPU multiplies it in hardware, in bf16.
 //   make bench, or build/cpu/bench/bench_ortho [ROWS]   skips matrices with more than ROWS rows (default 1280 on the
 //                                                       host, where 2048 takes minutes)
 #include <fmt/core.h>
@@ -14,6 +15,7 @@
 #include "bench/benchmark.h"
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
+#include "runtime/linalg_library.h"
 
 using namespace teon;
 
@@ -142,7 +144,8 @@ void run(int rows) {
                device_info().name);
     fmt::print("{:<18} {:<6} {:<14} {:<9} {:>10} {:>10} {:>10}  {}\n", "batch", "type", "method", "form", "ms", "GFLOP",
                "GFLOP/s", "error");
-    const std::vector<DType> dtypes = gpu ? std::vector{DType::bf16, DType::f16} : std::vector{DType::f32};
+    const DType second = gpu ? DType::f16 : DType::f32;
+    const std::vector dtypes = linalg_library().bf16 ? std::vector{DType::bf16, second} : std::vector{second};
     for (Shape s : kShapes) {
         if (s.rows > rows) continue;
         if (!gpu) s.batch = ceil_div(s.batch, 10);

@@ -1,9 +1,12 @@
-// Profiles a training step on this machine:  build/cpu/bench/bench_train
-// Trains a GPT-2 with 256 channels, 4 layers and vocabulary 256 on 8 sequences of 256 tokens, in float and in bf16
-// (bench/bench_train.py compares its tokens/s with PyTorch's). Prints the share and the rate of matrix products, and
-// the time of every other kernel that takes at least 1% of a step.
+// Profiles a training step on this machine:  build/cpu/bench/bench_train Trains a GPT-2 with 256 channels, 4 layers and
+// vocabulary 256 on 8 sequences of 256 tokens, in float and in bf16 (bench/bench_train.py compares its tokens/s with
+// PyTorch's). Prints the share and the rate of matrix products, and the time of every other kernel that takes at least
+// 1% of a step. Then measures the same step with 1, 2, 4, ... threads, up to one per core, in turns: the time of the
+// fastest step, because other work on the machine only makes steps slower, and how many times as fast that is as with
+// one thread.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,6 +16,7 @@
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "runtime/profiler.h"
+#include "runtime/simt.h"
 
 using namespace teon;
 
@@ -20,6 +24,25 @@ namespace {
 
 // Returns a kernel's name without its template arguments.
 std::string family(const std::string& name) { return name.substr(0, name.find('<')); }
+
+void report_threads(bench::TrainingStep& step) {
+    constexpr int kTurns = 5;
+    constexpr int kSteps = 4;
+    const int cores = set_simt_threads(1);
+    std::map<int, double> fastest;  // by the number of threads
+    for (int turn = 0; turn < kTurns; ++turn) {
+        for (int threads = 1; threads <= cores; threads *= 2) {
+            set_simt_threads(threads);
+            const double ms = step.fastest_ms(kSteps);
+            double& of_all = fastest.try_emplace(threads, ms).first->second;
+            of_all = std::min(of_all, ms);
+        }
+    }
+    set_simt_threads(cores);
+    for (const auto& [threads, ms] : fastest)
+        fmt::print("  {} thread{}: {:.1f} ms, {:.2f} times one\n", threads, threads == 1 ? "" : "s", ms,
+                   fastest[1] / ms);
+}
 
 void report(const DecoderConfig& c, DType dtype) {
     constexpr int kSteps = 12;
@@ -54,6 +77,7 @@ void report(const DecoderConfig& c, DType dtype) {
     for (const auto& [kernel_ms, name] : rows) {
         if (kernel_ms >= 0.01 * ms) fmt::print("  {:7.2f} ms  {}\n", kernel_ms, name);
     }
+    if (!device_info().is_gpu) report_threads(step);
 }
 
 }  // namespace

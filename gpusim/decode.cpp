@@ -148,6 +148,7 @@ void Decoder::decode(const Statement& s, bool outermost) {
                                       {"mbarrier", &Decoder::mbarrier},
                                       {"fence", &Decoder::fence},
                                       {"wgmma", &Decoder::wgmma},
+                                      {"wmma", &Decoder::wmma_},
                                       {"setmaxnreg", &Decoder::max_registers},
                                       {"elect", &Decoder::elect_},
                                       {"match", &Decoder::match_},

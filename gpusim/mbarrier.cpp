@@ -80,10 +80,19 @@ void mbarrier_init(Warp& w, const Instruction& i, Lanes lanes) {  // [a], count
         const uint32_t count = w.operand<uint32_t>(i, 1)[l];
         if (count == 0 || count > kMostArrivals)
             fail(w, i, l, fmt::format("{} arrivals; it must be 1 to {}", count, kMostArrivals));
-        std::memset(shared_for_write(w, i, l, a, kMbarrierBytes, nullptr), 0, kMbarrierBytes);
+        constexpr uint8_t kNothing[kMbarrierBytes] = {};
+        std::memcpy(shared_for_write(w, i, l, a, kMbarrierBytes, kNothing), kNothing, kMbarrierBytes);
         Mbarrier m;
         m.expected = m.pending = count;
-        if (!w.block->mbarriers.emplace(a, m).second) fail(w, i, l, "there is an mbarrier already");
+        m.made_by = &i;
+        const auto [it, is_new] = w.block->mbarriers.emplace(a, m);
+        if (is_new) return;
+        // In published kernels, all lanes of a warp make it.
+        const Mbarrier& other = it->second;
+        const bool is_unused =
+            other.made_by == &i && other.phase == 0 && other.pending == other.expected && other.transactions == 0;
+        if (!is_unused || other.expected != count) fail(w, i, l, "there is an mbarrier already");
+        note(w, i, l, "several threads make the same mbarrier");
     });
 }
 
@@ -163,13 +172,27 @@ std::string what_is_missing(Warp& w, const Instruction& i, Lanes lanes) {
         m.pending, m.expected, m.transactions);
 }
 
-void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_proxy(w.index); }
+void fence_proxy(Warp& w, const Instruction&, Lanes) { w.block->shared.fence_proxy(w.clock, w.index); }
+
+void fence_mbarriers(Warp& w, const Instruction&, Lanes) {
+    for (const auto& [at, m] : w.block->mbarriers) w.block->shared.fence_stores(w.index, at, kMbarrierBytes);
+}
 
 // ---- named barriers -------------------------------------------------------------------------------------------------
 
+namespace {
+
+// The threads for which a barrier waits; 0: those of all warps of the block.
+uint32_t threads_at_barrier(Warp& w, const Instruction& i) {
+    const uint32_t count = *w.operand<uint32_t>(i, 1);
+    return count ? count : 32 * static_cast<uint32_t>(w.block->warps.size());
+}
+
+}  // namespace
+
 void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b
     const uint32_t id = *w.operand<uint32_t>(i, 0);
-    const uint32_t count = *w.operand<uint32_t>(i, 1);
+    const uint32_t count = threads_at_barrier(w, i);
     if (id >= w.block->named.size()) fail(w, i, 0, fmt::format("barrier {} of 16", id));
     NamedBarrier& b = w.block->named[id];
     if (b.arrived && b.count != count)
@@ -189,7 +212,7 @@ bool pass_named_barriers(Block& block) {
             if (!w.live || !w.at_barrier) continue;
             const Instruction& i = w.program->code[static_cast<size_t>(w.groups[0].at)];
             if (i.count == 0 || *w.operand<uint32_t>(i, 0) != id) continue;
-            const uint32_t count = *w.operand<uint32_t>(i, 1);
+            const uint32_t count = threads_at_barrier(w, i);
             if ((b.arrived || !here.empty()) && b.count != count)
                 fail(w, i, 0, fmt::format("{} threads at barrier {}, but {} for others", count, id, b.count));
             b.count = count;

@@ -18,6 +18,7 @@ void mbarrier_arrive(Warp&, const Instruction&, Lanes);  // variant: expect_tx
 void mbarrier_expect(Warp&, const Instruction&, Lanes);
 void mbarrier_wait(Warp&, const Instruction&, Lanes);  // sets the predicate; if true, acquires the arrivals' releases
 void fence_proxy(Warp&, const Instruction&, Lanes);
+void fence_mbarriers(Warp&, const Instruction&, Lanes);  // for mbarrier.init alone
 void barrier_arrive(Warp&, const Instruction&, Lanes);
 void set_max_registers(Warp&, const Instruction&, Lanes);
 

@@ -94,9 +94,10 @@ void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint3
     if (space != Space::local) count_sectors(count, a.of, lanes, bytes);
 }
 
-// Checks a lane's access and returns its location.
-uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
-               const void* value) {
+}  // namespace
+
+uint8_t* checked_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
+                        const void* value) {
     Space space = i.space;
     if (space == Space::generic) {
         if (address >= kLocalWindow) {
@@ -122,6 +123,8 @@ uint8_t* place(Warp& w, const Instruction& i, int lane, uint64_t address, uint32
     check_alignment(w, i, lane, address, bytes);
     return w.local + static_cast<size_t>(lane) * size + address;
 }
+
+namespace {
 
 // Loads an element of i.bytes bytes into a register of i.width bytes; extends the sign if i.sign is set.
 void into_register(uint8_t* d, const uint8_t* from, const Instruction& i) {
@@ -196,12 +199,12 @@ void access(Warp& w, const Instruction& i, Lanes lanes) {
         // the next one is checked.
         for_lanes(lanes, [&](int l) {
             const Value v = value_of(w, i, l);
-            where[l] = place(w, i, l, a.of[l], bytes, true, v.bytes);
+            where[l] = checked_memory(w, i, l, a.of[l], bytes, true, v.bytes);
             std::memcpy(where[l], v.bytes, bytes);
         });
         return;
     } else {
-        for_lanes(lanes, [&](int l) { where[l] = place(w, i, l, a.of[l], bytes, Stores, nullptr); });
+        for_lanes(lanes, [&](int l) { where[l] = checked_memory(w, i, l, a.of[l], bytes, Stores, nullptr); });
     }
     move_all<Stores>(w, i, lanes, where);
 }
@@ -259,7 +262,7 @@ void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
     for_lanes(lanes, [&](int l) {
         // An atomic counts as a read by the thread, of memory that must have been written. It does not race with other
         // atomics.
-        auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(T), false, nullptr));
+        auto* p = reinterpret_cast<Bits*>(checked_memory(w, i, l, a.of[l], sizeof(T), false, nullptr));
         Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old,
                                             std::bit_cast<Bits>(combine(op, std::bit_cast<T>(old), b[l], c[l])), false,
@@ -285,7 +288,7 @@ uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address
 }
 
 const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
-    return place(w, i, lane, address, bytes, false, nullptr);
+    return checked_memory(w, i, lane, address, bytes, false, nullptr);
 }
 
 static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
@@ -352,7 +355,7 @@ void add_halves(Warp& w, const Instruction& i, Lanes lanes) {
         return result;
     };
     for_lanes(lanes, [&](int l) {
-        auto* p = reinterpret_cast<Bits*>(place(w, i, l, a.of[l], sizeof(Bits), false, nullptr));
+        auto* p = reinterpret_cast<Bits*>(checked_memory(w, i, l, a.of[l], sizeof(Bits), false, nullptr));
         Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, sum(old, b[l]), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
         if (first) w.operand<Bits>(i, 0)[l] = old;

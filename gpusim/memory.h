@@ -22,6 +22,9 @@ void copy_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may st
 // an offset in the shared window; `value` is what will be stored, or null.
 uint8_t* shared_for_read(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, const void* value);
+// Checks a lane's access in the instruction's space, or in that of a generic address, and returns its location.
+uint8_t* checked_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
+                        const void* value);
 // Likewise for device memory.
 // A read of [address, address + bytes) in the space in which this generic address is.
 const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);

@@ -182,6 +182,10 @@ void move_special(Warp& w, const Instruction& i, Lanes lanes) {
             return read_clock(w, i, lanes);
         case Special::clock_high:
             return same(0);
+        case Special::grid_barrier_high:
+            return same(static_cast<uint32_t>(launch.cooperative >> 32));
+        case Special::grid_barrier_low:
+            return same(static_cast<uint32_t>(launch.cooperative));
         default:
             return same(of_cluster(static_cast<Special>(i.variant), b));
     }

@@ -44,6 +44,8 @@ enum class Special : uint8_t {
     nsmid,
     clock,
     clock_high,
+    grid_barrier_high,
+    grid_barrier_low,
     none
 };
 

@@ -30,6 +30,10 @@ constexpr uint64_t kBlocksAtOnce = 4;
 constexpr uint64_t kCopyOneIn = 16;
 constexpr uint64_t kPollOneIn = 4;
 constexpr uint64_t kMostIdlePolls = 1000000;
+// Cooperative launches: a warp lets others run after this many branches back, as it may wait for another block; and it
+// waits for ever if it branches back this often.
+constexpr uint64_t kLoopsAtOnce = 32;
+constexpr uint64_t kMostLoops = 10'000'000;
 
 uint64_t pick(Block& b, uint64_t n) { return splitmix64(b.random) % n; }
 
@@ -201,6 +205,15 @@ private:
         count.lanes += static_cast<uint64_t>(std::popcount(lanes));
     }
 
+    // Counts a branch back. Returns whether other warps should run first, and then blocks this one until they have.
+    bool lets_others_run(const Instruction& i) {
+        if (!w_.block->launch->cooperative || ++w_.loops % kLoopsAtOnce != 0) return false;
+        if (w_.loops > kMostLoops)
+            fail(w_, i, first_lane(w_.live), fmt::format("waits for ever: it has branched back {} times", kMostLoops));
+        w_.blocked = true;
+        return true;
+    }
+
     enum class Polled { ready, refused, waits };
     // Runs a poll unless it has to wait.
     Polled poll(const Instruction& i, Lanes lanes) {
@@ -255,7 +268,7 @@ private:
                     if (lanes == active) {
                         const bool back = i.target <= at;
                         at = i.target;
-                        if (back && !alone) return leave();
+                        if (back && (lets_others_run(i) || !alone)) return leave();
                         continue;
                     }
                     ++at;
@@ -380,6 +393,7 @@ public:
             w.groups.assign(1, {0, w.live});
             w.at_barrier = w.waited = w.blocked = false;
             w.refused = nullptr;
+            w.loops = 0;
             w.products.clear();
             w.products_begun = 0;
             w.begun_at_commit.clear();
@@ -560,6 +574,18 @@ private:
 
 }  // namespace
 
+namespace {
+
+// Returns which of `n` clusters of a launch runs next: in random orders any, else the next in turn.
+size_t next_to_run(const Launch& launch, size_t n, uint64_t& turn) {
+    if (n == 1) return 0;
+    if (launch.order.kind == Order::Kind::random) return splitmix64(turn) % n;
+    const size_t in_turn = turn++ % n;
+    return launch.order.kind == Order::Kind::reverse ? n - 1 - in_turn : in_turn;
+}
+
+}  // namespace
+
 std::vector<uint8_t> pack(const Program& program, const void* const* arguments) {
     std::vector<uint8_t> bytes(program.parameter_bytes);
     for (size_t k = 0; k < program.parameters.size(); ++k) {
@@ -573,7 +599,8 @@ void run(const Program& program, const Launch& launch, const std::vector<uint8_t
          const std::vector<Range>& memory, KernelCounts* counts) {
     const uint64_t clusters = launch.grid.count() / launch.cluster.count();
     const bool random = launch.order.kind == Order::Kind::random;
-    const uint64_t at_once = random ? std::min(kBlocksAtOnce, clusters) : 1;
+    const uint64_t by_turns = random ? std::min(kBlocksAtOnce, clusters) : 1;
+    const uint64_t at_once = launch.cooperative ? clusters : by_turns;
     // A few pieces for each thread; the thread prepares its state once for each piece.
     const auto pieces =
         static_cast<int64_t>(std::min<uint64_t>(clusters / at_once, 4 * static_cast<uint64_t>(cpu::thread_count())));
@@ -592,7 +619,7 @@ void run(const Program& program, const Launch& launch, const std::vector<uint8_t
             running.push_back(runners.back().get());
         }
         while (!running.empty()) {
-            const size_t one = at_once == 1 ? 0 : splitmix64(turn) % running.size();
+            const size_t one = next_to_run(launch, running.size(), turn);
             if (running[one]->step()) continue;
             if (next < end)
                 running[one]->begin(next++);

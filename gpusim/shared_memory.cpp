@@ -64,11 +64,14 @@ void SharedMemory::begin_block() {
     for (auto& of_warp : ended_) of_warp[0] = kReading;
     std::fill(async_readers_.begin(), async_readers_.end(), View{});
     copy_readers_.clear();
-    if (*std::ranges::max_element(fences_) > kMostFences) {
+    byte_writers_.clear();
+    if (*std::ranges::max_element(steps_) > kMostSteps) {
         std::ranges::fill(stored_, 0);
-        fences_ = {};
+        steps_ = {};
     }
-    for (uint32_t& of_warp : fences_) ++of_warp;  // what other blocks stored counts as fenced
+    for (uint32_t& of_warp : steps_) ++of_warp;
+    fenced_ = steps_;  // what other blocks stored counts as fenced
+    for (auto& of_warp : steps_at_) of_warp.clear();
     readers_.clear();
 }
 
@@ -86,6 +89,7 @@ void SharedMemory::restart_epochs() {
     for (Stamp& w : writer_)
         if (w != kCopying) w = w >= block_begin_ ? first : 0;
     std::fill(reader_.begin(), reader_.end(), 0);
+    byte_writers_.clear();
     epoch_ = 1;
     block_begin_ = first;
     first_epoch_ = epoch_ + 1;  // what came before counts as seen by everybody
@@ -129,10 +133,12 @@ void SharedMemory::renumber(SyncClock& clock, int warp) {
         renamed[old] = clock.now;
     }
     const Stamp mine = static_cast<Stamp>(warp) << 5;
-    for (auto* stamps : {&writer_, &reader_})
-        for (Stamp& s : *stamps)
-            if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine)
-                s = (s & ~(kLastClock << kClockShift)) | renamed[s >> kClockShift & kLastClock] << kClockShift;
+    const auto rename = [&](Stamp& s) {
+        if (s >= barrier_ && s != kCopying && (s & kOfWarp) == mine)
+            s = (s & ~(kLastClock << kClockShift)) | renamed[s >> kClockShift & kLastClock] << kClockShift;
+    };
+    for (auto* stamps : {&writer_, &reader_}) std::ranges::for_each(*stamps, rename);
+    for (auto& [byte, stamp] : byte_writers_) rename(stamp);
     clock.last_full = renamed[clock.last_full];
     for (SyncClock::Partial& p : clock.partial) p.at = renamed[p.at];
 }
@@ -142,6 +148,7 @@ View SharedMemory::release(SyncClock& clock, int warp, uint32_t lanes) {
     if (some && !clock.unreleased) advance(clock, warp);
     View view = clock.seen;
     view[static_cast<size_t>(warp)] = ++clock.time;
+    if (asynchronous_) steps_at_[static_cast<size_t>(warp)].push_back(++steps_[static_cast<size_t>(warp)]);
     return view;
 }
 
@@ -175,7 +182,7 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     for (uint32_t g = first / 4; joins_warps_ && g <= last / 4; ++g)
         readers_[g][static_cast<size_t>(warp)] = clock.time;
     if (clock.any_partial || !all_within(writer_.data() + first, n, block_begin_, barrier_))
-        return read_slowly(clock, me, first, last);
+        return read_slowly(clock, me, at, bytes);
     // Everything was written before the last barrier. It remains to record the reader, as read_slowly does.
     const Stamp full = barrier_ | clock.last_full << kClockShift;
     const Stamp barrier = barrier_;
@@ -195,9 +202,20 @@ bool SharedMemory::read(SyncClock& clock, int warp, int lane, uint32_t at, uint3
     return true;
 }
 
-bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last) {
-    for (uint32_t g = first; g <= last; ++g) {
-        const Stamp w = writer_[g];
+// Returns the stamp of the last write to a byte, or one that is ordered before everything if that is not known: the
+// stamp of its two bytes may be of a write to the other byte alone.
+SharedMemory::Stamp SharedMemory::writer_of_byte(uint32_t at) const {
+    const Stamp of_both = writer_[at / 2];
+    const auto other = byte_writers_.find(at ^ 1);
+    if (other == byte_writers_.end() || other->second != of_both) return of_both;
+    const auto it = byte_writers_.find(at);
+    return it == byte_writers_.end() ? kUnknown : it->second;
+}
+
+bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t at, uint32_t bytes) {
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g) {
+        const Stamp w = bytes == 1 ? writer_of_byte(at) : writer_[g];
+        if (w == kUnknown) continue;
         if (w == kCopying || w < block_begin_) {
             wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
                                  w == kCopying ? "cp.async still writes" : "nothing has written");
@@ -229,6 +247,7 @@ bool SharedMemory::overwrite(SyncClock& clock, int warp, int lane, uint32_t at, 
         if (bytes > 1 || writer_[first] == kCopying) return write_slowly(clock, me, first, last, value);
     }
     std::fill(writer_.data() + first, writer_.data() + last + 1, me);
+    if (bytes == 1) byte_writers_[at] = me;
     return true;
 }
 
@@ -307,8 +326,25 @@ bool SharedMemory::all_have_read(const View& seen, int warp, uint32_t g) const {
 
 void SharedMemory::store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async) {
     const Stored mark =
-        fences_[static_cast<size_t>(warp)] << kFencesShift | (by_cp_async ? kByCpAsync : 0) | static_cast<Stored>(warp);
+        steps_[static_cast<size_t>(warp)] << kStepsShift | (by_cp_async ? kByCpAsync : 0) | static_cast<Stored>(warp);
     std::fill(stored_.begin() + at / 2, stored_.begin() + (at + bytes - 1) / 2 + 1, mark);
+}
+
+void SharedMemory::fence_stores(int warp, uint32_t at, uint32_t bytes) {
+    if (stored_.empty()) return;  // nothing reads through the asynchronous proxy
+    for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g)
+        if ((stored_[g] & kOfStoringWarp) == static_cast<Stored>(warp)) stored_[g] = 0;  // older than every fence
+}
+
+void SharedMemory::fence_proxy(const SyncClock& clock, int warp) {
+    const auto self = static_cast<size_t>(warp);
+    fenced_[self] = ++steps_[self];
+    for (size_t other = 0; other < fenced_.size(); ++other) {
+        const auto& arrivals = steps_at_[other];
+        if (other == self || clock.seen[other] < 2 || arrivals.empty()) continue;
+        const size_t last = std::min<size_t>(clock.seen[other] - 2, arrivals.size() - 1);
+        fenced_[other] = std::max(fenced_[other], arrivals[last]);
+    }
 }
 
 SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
@@ -318,7 +354,7 @@ SharedMemory::Fenced SharedMemory::is_fenced(uint32_t at, uint32_t bytes) {
         const Stored s = stored_[g];
         if (s == fenced) continue;
         const uint32_t warp = s & kOfStoringWarp;
-        if (s >> kFencesShift < fences_[warp]) {
+        if (s >> kStepsShift < fenced_[warp]) {
             fenced = s;
             continue;
         }

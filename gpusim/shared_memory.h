@@ -84,7 +84,9 @@ public:
     // Likewise for bulk copies from shared memory, which a warp begins and waits for alone.
     bool begin_copy_reads(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, Reads& reads);
     void end_copy_reads(const SyncClock& clock, int warp, const Reads& reads);
-    void fence_proxy(int warp) { ++fences_[static_cast<size_t>(warp)]; }
+    // Makes visible to the asynchronous proxy what the warp has stored, and what others have that is ordered before.
+    void fence_proxy(const SyncClock& clock, int warp);
+    void fence_stores(int warp, uint32_t at, uint32_t bytes);  // only those of the warp to these bytes
     // Whether the asynchronous proxy sees all stores to these bytes, or else by what they were stored.
     enum class Fenced { yes, not_thread, not_cp_async };
     Fenced is_fenced(uint32_t at, uint32_t bytes);
@@ -94,6 +96,7 @@ private:
     // are larger numbers.
     using Stamp = uint32_t;
     static constexpr Stamp kCopying = ~Stamp{0};
+    static constexpr Stamp kUnknown = kCopying - 1;  // of no access: the last epoch is kLastEpoch
     static constexpr Stamp kSeveralLanes = 1 << 11;
     static constexpr Stamp kSeveralWarps = 1 << 10;
     static constexpr int kClockShift = 12;
@@ -109,7 +112,8 @@ private:
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
     bool race(const char* now, const char* then, Stamp before, uint32_t at);
     bool overwrite(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
-    bool read_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last);
+    bool read_slowly(const SyncClock& clock, Stamp me, uint32_t at, uint32_t bytes);
+    Stamp writer_of_byte(uint32_t at) const;
     bool write_slowly(const SyncClock& clock, Stamp me, uint32_t first, uint32_t last, const void* value);
     void restart_epochs();
     void advance(SyncClock& clock, int warp);
@@ -120,12 +124,12 @@ private:
 
     static constexpr uint32_t kUnit = 128;  // bytes whose asynchronous readers are recorded together
     static constexpr uint32_t kReading = ~uint32_t{0};
-    // What the asynchronous proxy must know of the last store by a thread: the number of fences that its warp had
-    // executed 26 bits, by cp.async 1, warp 5. 0: none.
+    // What the asynchronous proxy must know of the last store by a thread: the number of fences and arrivals that its
+    // warp had executed (steps) 26 bits, by cp.async 1, warp 5. 0: none.
     using Stored = uint32_t;
     static constexpr Stored kByCpAsync = 1 << 5;
-    static constexpr int kFencesShift = 6;
-    static constexpr uint32_t kMostFences = 1u << 25;  // at the beginning of a block
+    static constexpr int kStepsShift = 6;
+    static constexpr uint32_t kMostSteps = 1u << 25;  // at the beginning of a block
     void store(int warp, uint32_t at, uint32_t bytes, bool by_cp_async);
 
     size_t size_ = 0;
@@ -144,9 +148,13 @@ private:
     std::vector<View> barriers_;  // in a cluster: the time at which each epoch of the block ended
     // For each unit, when each warp waited for the end of its warpgroup's reads; 0 if another warp of it did.
     std::vector<View> async_readers_;
-    std::vector<View> copy_readers_;     // likewise of bulk copies, by warp; empty if there were none
+    std::vector<View> copy_readers_;  // likewise of bulk copies, by warp; empty if there were none
+    std::unordered_map<uint32_t, Stamp>
+        byte_writers_;                   // of the last write to each byte alone, as two bytes share a stamp
     std::vector<Stored> stored_;         // for every two bytes; empty if the kernel does not use the asynchronous proxy
-    std::array<uint32_t, 32> fences_{};  // of each warp; more than any in stored_ once all stores are fenced
+    std::array<uint32_t, 32> steps_{};   // of each warp
+    std::array<uint32_t, 32> fenced_{};  // its stores before this step are fenced
+    std::array<std::vector<uint32_t>, 32> steps_at_;  // its step at each arrival, from the time 2 on
     // When each warp last read each 8 bytes, to check writes to bytes that several warps have read.
     std::unordered_map<uint32_t, View> readers_;
 };

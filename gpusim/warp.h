@@ -34,6 +34,7 @@ struct Launch {
     size_t dynamic_shared = 0;
     bool early = false;  // starts before preceding work ends; device memory only after griddepcontrol.wait
     Order order;
+    uint64_t cooperative = 0;  // all blocks run at the same time, and their barrier has its state at this address
 };
 
 // The first generic addresses of parameters, shared and local memory. The host has no memory there.
@@ -95,6 +96,7 @@ struct Warp {
     std::vector<int> begun_at_commit;      // products_begun at each wgmma.commit_group
     int registers_held = 0;                // per thread, set by setmaxnreg
     bool blocked = false;                  // a poll keeps the warp from running
+    uint64_t loops = 0;                    // branches back since it began, in a cooperative launch
     const Instruction* refused = nullptr;  // the last poll that was not ready
     SyncClock clock;
     Count* counts = nullptr;  // by instruction; null if nothing is counted
@@ -121,6 +123,7 @@ struct Mbarrier {
     int64_t transactions = 0;  // outstanding bytes
     uint64_t phase = 0;
     Views arrived, released;  // what is ordered before the end of the current and the previous phase
+    const Instruction* made_by = nullptr;
 };
 
 struct NamedBarrier {

@@ -7,10 +7,12 @@
 #include "gpusim/warpgroup.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "gpusim/float16.h"
 #include "gpusim/half.h"
 #include "gpusim/opcodes.h"
@@ -19,14 +21,47 @@ namespace teon::gpusim {
 
 namespace {
 
-constexpr int kRows = 16;
-constexpr int kK = 16;  // rows of D per warp; K of a product
+constexpr int kRows = 16;           // of D per warp
+constexpr uint32_t kBytesOfK = 32;  // that a product takes of each row of A
+constexpr uint32_t kMostK = 32;     // elements of 8 bits
+
+// Of A or B.
+enum class Element : uint8_t { bf16, f16, e4m3, e5m2 };
 
 float widen(uint16_t bits, bool f16) {
     return f16 ? static_cast<float>(std::bit_cast<Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
-// "Matrix Descriptor": the layout of an operand with 16-bit elements in shared memory. Only swizzled layouts are
+// The values of all bytes.
+template <typename T>
+std::array<float, 256> values_of_bytes() {
+    std::array<float, 256> values;
+    for (uint32_t bits = 0; bits < 256; ++bits)
+        values[bits] = static_cast<float>(std::bit_cast<T>(static_cast<uint8_t>(bits)));
+    return values;
+}
+
+// Widens 16 bytes of elements; returns their number.
+uint32_t widen(const uint8_t* bytes, Element type, float* out) {
+    static const std::array<float, 256> e4m3s = values_of_bytes<e4m3>();
+    static const std::array<float, 256> e5m2s = values_of_bytes<e5m2>();
+    if (type == Element::e4m3 || type == Element::e5m2) {
+        const auto& values = type == Element::e4m3 ? e4m3s : e5m2s;
+        for (uint32_t e = 0; e < 16; ++e) out[e] = values[bytes[e]];
+        return 16;
+    }
+    uint16_t halves[8];
+    std::memcpy(halves, bytes, sizeof halves);
+    for (uint32_t e = 0; e < 8; ++e) out[e] = widen(halves[e], type == Element::f16);
+    return 8;
+}
+
+Element element_of(uint8_t variant, uint8_t is_e5m2) {
+    if (variant & product::kFp8) return variant & is_e5m2 ? Element::e5m2 : Element::e4m3;
+    return variant & product::kF16 ? Element::f16 : Element::bf16;
+}
+
+// "Matrix Descriptor": the layout of an operand in shared memory. Only swizzled layouts are
 // modelled: rows of `row_bytes` (128, 64 or 32) in groups of eight. K-major: a row holds elements along K, and the
 // stride leads to the next eight rows. MN-major (transposed): a row holds elements along M or N, the leading offset
 // leads to the next elements along M or N, and the stride to the next eight along K ("Strides").
@@ -52,7 +87,7 @@ struct Descriptor {
                  fmt::format("the descriptor's address {} is not in the first of eight rows of {} bytes", start,
                              row_bytes));
     }
-    // The address of element k of row or column x.
+    // The address of the two bytes k of row or column x.
     uint32_t address(uint32_t x, uint32_t k, bool transposed) const {
         const uint32_t in_row = row_bytes / 2;
         const uint32_t plain = transposed
@@ -62,14 +97,14 @@ struct Descriptor {
     }
 };
 
-// Reads the 16 elements along K of `count` rows or columns as floats: out[k * count + x].
-void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, bool f16,
+// Reads the elements along K of `count` rows or columns as floats: out[k * count + x].
+void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool transposed, uint32_t count, Element type,
                   float* out, SharedMemory::Reads& reads) {
     SharedMemory& shared = w.block->shared;
     const uint32_t along_x = transposed ? 8 : 1;
-    const uint32_t along_k = transposed ? 1 : 8;  // steps of 16 bytes
+    const uint32_t along_k = transposed ? 1 : 8;  // steps of 16 bytes, counted in two bytes
     for (uint32_t x = 0; x < count; x += along_x) {
-        for (uint32_t k = 0; k < kK; k += along_k) {
+        for (uint32_t k = 0; k < kBytesOfK / 2; k += along_k) {
             const uint32_t at = d.address(x, k, transposed);
             if (at + 16 > shared.size())
                 fail(w, i, 0,
@@ -77,10 +112,27 @@ void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool trans
             bool is_doubtful = false;
             if (!shared.begin_async_read(w.clock, w.index, at, 16, reads, is_doubtful)) fail(w, i, 0, shared.wrong());
             if (is_doubtful) note(w, i, 0, "reads " + shared.wrong());
-            uint16_t piece[8];
-            std::memcpy(piece, shared.data() + at, sizeof piece);
-            for (uint32_t e = 0; e < 8; ++e)
-                out[(transposed ? k : k + e) * count + (transposed ? x + e : x)] = widen(piece[e], f16);
+            float piece[16];
+            const uint32_t n = widen(shared.data() + at, type, piece);
+            const uint32_t first = k * n / 8;  // element along K
+            for (uint32_t e = 0; e < n; ++e)
+                out[(transposed ? k : first + e) * count + (transposed ? x + e : x)] = piece[e];
+        }
+    }
+}
+
+// Reads the warp's rows of A from four registers that begin at `operand`: A[k][row]. The register's lanes hold 4 bytes
+// of a row each.
+void read_registers(Warp& w, const Instruction& i, int operand, Element type, float (*A)[4 * kRows], int first_row) {
+    for (int part = 0; part < 4; ++part) {
+        const uint32_t* a = w.operand<uint32_t>(i, operand + part);
+        for (int l = 0; l < 32; ++l) {
+            uint8_t bytes[16] = {};
+            float values[16];
+            std::memcpy(bytes, a + l, 4);
+            const int n = static_cast<int>(widen(bytes, type, values)) / 4;
+            for (int e = 0; e < n; ++e)
+                A[l % 4 * n + e + part / 2 * 4 * n][first_row + l / 4 + part % 2 * 8] = values[e];
         }
     }
 }
@@ -105,19 +157,22 @@ void check_warpgroup(Warp& w, const Instruction& i, uint64_t a, uint64_t b) {
 
 void wgmma_fence(Warp&, const Instruction&, Lanes) {}
 
-// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16": warp w of the warpgroup holds rows 16 w to 16 w +
-// 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
+// Registers as in "Register Fragments for wgmma.mma_async.m64nNk16" and "m64nNk32": warp w of the warpgroup holds rows
+// 16 w to 16 w + 15 of A and D; each 8 columns are distributed as by mma.m16n8k16.
 void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const auto N = static_cast<uint32_t>(i.offset);
     const bool half_sums = i.variant & product::kHalfSums;
     const int results = product::results(i.offset, i.variant);
     const bool from_registers = i.variant & product::kRegistersA;
-    const bool f16 = i.variant & product::kF16;
+    const bool fp8 = i.variant & product::kFp8;
+    const Element type_a = element_of(i.variant, product::kE5m2A);
+    const Element type_b = element_of(i.variant, product::kE5m2B);
+    const uint32_t K = fp8 ? kBytesOfK : kBytesOfK / 2;
     const int first_row = w.index % 4 * kRows;
     int at = 2 * results;
     Product p = {w.products_begun, {}};
-    alignas(64) float A[kK][4 * kRows];
-    alignas(64) float B[kK * 256];
+    alignas(64) float A[kMostK][4 * kRows];
+    alignas(64) float B[kMostK * 256];
     alignas(64) float D[kRows * 256];
     const auto same = [&](int operand) {
         const uint64_t* d = w.operand<uint64_t>(i, operand);
@@ -127,13 +182,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     };
     uint64_t bits_a = 0;
     if (from_registers) {
-        for (int part = 0; part < 4; ++part) {
-            const uint32_t* a = w.operand<uint32_t>(i, at + part);
-            for (int l = 0; l < 32; ++l)
-                for (int odd = 0; odd < 2; ++odd)
-                    A[l % 4 * 2 + odd + part / 2 * 8][first_row + l / 4 + part % 2 * 8] =
-                        widen(static_cast<uint16_t>(a[l] >> 16 * odd), f16);
-        }
+        read_registers(w, i, at, type_a, A, first_row);
         at += 4;
     } else {
         bits_a = same(at++);
@@ -141,9 +190,9 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const uint64_t bits_b = same(at++);
     check_warpgroup(w, i, bits_a, bits_b);
     if (!from_registers)
-        read_operand(w, i, Descriptor(w, i, bits_a), i.variant & product::kTransposedA, 4 * kRows, f16, &A[0][0],
-                     p.reads);
-    read_operand(w, i, Descriptor(w, i, bits_b), i.variant & product::kTransposedB, N, f16, B, p.reads);
+        read_operand(w, i, Descriptor(w, i, bits_a), !fp8 && i.variant & product::kTransposedA, 4 * kRows, type_a,
+                     &A[0][0], p.reads);
+    read_operand(w, i, Descriptor(w, i, bits_b), !fp8 && i.variant & product::kTransposedB, N, type_b, B, p.reads);
     const Lanes counts = *w.operand<Lanes>(i, at);
     if (counts != 0 && counts != kAllLanes) fail(w, i, 0, "scale-d differs between lanes");
 
@@ -164,9 +213,9 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
     const bool minus = !(i.variant & product::kMinusA) != !(i.variant & product::kMinusB);
     for (int row = 0; row < kRows; ++row) {
         float* const d = D + static_cast<uint32_t>(row) * N;
-        for (int k = 0; k < kK; ++k) {
+        for (uint32_t k = 0; k < K; ++k) {
             const float a = minus ? -A[k][first_row + row] : A[k][first_row + row];
-            const float* const b = B + static_cast<uint32_t>(k) * N;
+            const float* const b = B + k * N;
             for (uint32_t n = 0; n < N; ++n) d[n] += a * b[n];
         }
     }

@@ -14,6 +14,9 @@ inline constexpr uint8_t kMinusA = 8;
 inline constexpr uint8_t kMinusB = 16;
 inline constexpr uint8_t kF16 = 32;
 inline constexpr uint8_t kHalfSums = 64;  // D is f16, two elements to a register
+inline constexpr uint8_t kFp8 = 128;      // A and B are e4m3 or, with the bits below, e5m2, and never transposed
+inline constexpr uint8_t kE5m2A = kTransposedA;
+inline constexpr uint8_t kE5m2B = kTransposedB;
 inline int results(int64_t N, uint8_t variant) { return static_cast<int>(variant & kHalfSums ? N / 4 : N / 2); }
 }  // namespace product
 

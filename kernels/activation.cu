@@ -96,24 +96,25 @@ __global__ void __launch_bounds__(kFlatBlock) activation_forward_kernel(T* out, 
 
 constexpr int kActivationChunks = 1024;  // at most
 constexpr int kActivationChunkRows = 8;  // at least
+constexpr int kBackwardBlock = kRowsByThread ? 32 : kFlatBlock;
 
-// dx = F::backward(x, dout); partial (chunks, C) = the sums of dx over the rows of each chunk. A thread processes W
-// columns of one chunk. On a GPU it reads kRows rows before it writes the first, because dx may alias dout.
+// dx = F::backward(x, dout); partial (chunks, C) = the sums of dx over the rows of each chunk. On a GPU a thread
+// processes W columns of one chunk and reads kRows rows before it writes the first, because dx may alias dout. On a CPU
+// a thread processes a whole chunk row by row, so that it reads memory in order, and its sums stay in the first-level
+// cache. The order of sums is the same.
 template <typename T, int W, typename F, bool MAXIMUM>
-__global__ void __launch_bounds__(kFlatBlock)
+__global__ void __launch_bounds__(kBackwardBlock)
     activation_backward_kernel(T* dx, float* partial, const T* x, const T* dout, int N, int C, RowChunks chunks,
                                float* maximum) {
     wait_for_earlier_kernels();
     constexpr int kRows = kRowsByThread ? 1 : 4;
-    const int vecs = C / W;
-    const int64_t item = int64_t{blockIdx.x} * kFlatBlock + threadIdx.x;
-    const int chunk = static_cast<int>(item / vecs);
-    const int j = static_cast<int>(item % vecs) * W;
+    const int items = kRowsByThread ? 1 : C / W;  // of a chunk
+    const int64_t item = int64_t{blockIdx.x} * kBackwardBlock + threadIdx.x;
+    const int chunk = static_cast<int>(item / items);
     const int first = chunk * chunks.rows;
     const int last = std::min(N, first + chunks.rows);  // empty beyond the last chunk
     [[maybe_unused]] int maximum_bits = 0;
-    Vec<float, W> sums{};
-    auto rows = [&]<int R>(Constant<R>, int row) {
+    auto rows = [&]<int R>(Constant<R>, int row, int j, Vec<float, W>& sums) {
         Vec<T, W> v[R];
         Vec<T, W> d[R];
 #pragma unroll
@@ -123,17 +124,33 @@ __global__ void __launch_bounds__(kFlatBlock)
         }
 #pragma unroll
         for (int r = 0; r < R; ++r) {
+            // Before the loop, which g++ vectorizes only without these loads.
+            const auto inputs = load_floats<W>(v[r].v);
+            const auto gradients = load_floats<W>(d[r].v);
             Vec<float, W> y;
-            FOR_VEC(k, W) y[k] = F::backward(static_cast<float>(v[r][k]), static_cast<float>(d[r][k]));
+            FOR_VEC(k, W) y[k] = F::backward(inputs[k], gradients[k]);
             FOR_VEC(k, W) sums[k] += y[k];
             store_floats(dx + int64_t{row + r} * C + j, y);
             if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, y);
         }
     };
-    int row = first;
-    for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row);
-    for (; row < last; ++row) rows(Constant<1>{}, row);
-    if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
+    if constexpr (kRowsByThread) {
+        float* const to = partial + int64_t{chunk} * C;
+        for (int row = first; row < last; ++row)
+            for (int j = 0; j < C; j += W) {
+                Vec<float, W> sums{};
+                if (row > first) sums = load_vec<W>(to + j);
+                rows(Constant<1>{}, row, j, sums);
+                store_vec(to + j, sums);
+            }
+    } else {
+        const int j = static_cast<int>(item % items) * W;
+        Vec<float, W> sums{};
+        int row = first;
+        for (; row + kRows <= last; row += kRows) rows(Constant<kRows>{}, row, j, sums);
+        for (; row < last; ++row) rows(Constant<1>{}, row, j, sums);
+        if (chunk < chunks.count) store_vec(partial + int64_t{chunk} * C + j, sums);
+    }
     if constexpr (MAXIMUM) raise_maximum<T>(maximum, maximum_bits);
 }
 
@@ -244,9 +261,10 @@ void activation_backward(ActivationKind kind, T* dx, float* dbias, void* scratch
             float* partial = static_cast<float*>(scratch);
             at_width<kWidth>(vec_aligned<T, kWidth>(F, dx, partial, x, dout), [&]<int W>(Constant<W>) {
                 with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                    const int64_t items = int64_t{chunks.count} * (kRowsByThread ? 1 : F / W);
                     launch<activation_backward_kernel<T, W, Formula, MAXIMUM>>(
-                        {ceil_div(int64_t{chunks.count} * (F / W), kFlatBlock), kFlatBlock}, stream, dx, partial, x,
-                        dout, N, F, chunks, maximum);
+                        {ceil_div(items, kBackwardBlock), kBackwardBlock}, stream, dx, partial, x, dout, N, F, chunks,
+                        maximum);
                 });
             });
             if (dbias != nullptr) add_column_sums({{{dbias, F}}, accumulate}, partial, chunks.count, stream);

@@ -182,7 +182,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
     int key, end;  // queries [key, end) see a key of the block
 
     __device__ __forceinline__ HopperKeyGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
-        : Base{s, shared, {barriers}} {
+        : Base{s, shared, {{barriers}}} {
         documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
         key = static_cast<int>(blockIdx.x) * Base::kResident;  // in order: the longest blocks start first
         const int last = key + Base::kResident < s.T ? key + Base::kResident - 1 : s.T - 1;
@@ -287,7 +287,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
     int query, begin, end;  // keys [begin, end)
 
     __device__ __forceinline__ HopperQueryGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
-        : Base{s, shared, {barriers}} {
+        : Base{s, shared, {{barriers}}} {
         query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kResident;  // the longest blocks start first
         end = query + Base::kResident < s.T ? query + Base::kResident : s.T;
         begin = s.first_key(b, query) / kRows * kRows;
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial); });
+        flash_hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial); });
     }
 }
 
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const Pass pass(s, shared, barriers);
         pass.barriers.init(Pass::kFills);
-        hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial, stats); });
+        flash_hopper_roles<HS>([&] { pass.produce(qkv, dout, stats); }, [&] { pass.consume(dqkv, partial, stats); });
     }
 }
 

@@ -32,7 +32,7 @@ struct HopperForward {
     int b, h, query, begin, end;  // the queries see only keys in [begin, end); begin is the first key of a tile
 
     __device__ __forceinline__ HopperForward(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
-        : s(s), shared(shared), barriers{barriers} {
+        : s(s), shared(shared), barriers{{barriers}} {
         b = static_cast<int>(blockIdx.z);
         h = static_cast<int>(blockIdx.y);
         query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest blocks start first
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         DYN_SHARED(bf16, shared);
         const HopperForward<HS> pass(s, shared, barriers);
         pass.barriers.init(1);
-        hopper_roles<HS>([&] { pass.produce(qkv); }, [&] { pass.consume(out, lse); });
+        flash_hopper_roles<HS>([&] { pass.produce(qkv); }, [&] { pass.consume(out, lse); });
     }
 }
 

@@ -58,7 +58,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>(x + j);
             if constexpr (HELD) store_vec(held + j, vec);
-            for (int i = 0; i < W; ++i) {
+            FOR_VEC(i, W) {
                 const float value = static_cast<float>(vec[i]);
                 larger[i] = value > larger[i] ? value : larger[i];
             }
@@ -69,7 +69,7 @@ __device__ SoftmaxSum softmax_sum(const T* x, T* held, int V, int thread, int th
         }
         for (int j = begin; j < end; j += stride) {
             auto vec = load_vec<W>((HELD ? held : x) + j);
-            for (int i = 0; i < W; ++i) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
+            FOR_VEC(i, W) chunk_sum[i] += exp_fast(static_cast<float>(vec[i]) - shift[i]);
         }
         for (int i = 0; i < W; ++i) {
             sum[i] = fmaf(sum[i], exp_fast(maximum[i] - shift[i]), chunk_sum[i]);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kMostThreads) classifier_kernel(T* logits, flo
     auto write = [&](int j, int columns) {
         auto vec = load_vec<W>((HELD ? held : x) + j);
         Vec<float, W> y;
-        for (int i = 0; i < W; ++i) y[i] = exp_fast(static_cast<float>(vec[i]) - s.maximum) * factor;
+        FOR_VEC(i, W) y[i] = exp_fast(static_cast<float>(vec[i]) - s.maximum) * factor;
         if (j <= target && target < j + columns) {
             for (int i = 0; i < W; ++i) {
                 const float p = exp_fast(static_cast<float>(vec[i]) - s.maximum) * normalize;

@@ -1,16 +1,11 @@
-// Shared by the passes of flash attention on sm_90a: the roles of warpgroups, and the tiles and barriers in shared
-// memory. Private to kernels/attention_flash*_hopper.cu; attention_flash_hopper.cu describes the method.
+// Shared by the passes of flash attention on sm_90a: tiles and barriers in shared memory. Private to
+// kernels/attention_flash*_hopper.cu; attention_flash_hopper.cu describes the method.
 #pragma once
 
 #include "kernels/flash_shape.h"
-#include "runtime/warpgroup.h"
+#include "runtime/warpgroup_ring.h"
 
 namespace teon {
-
-// Warpgroup 0 copies tiles (the producer), the others compute (the consumers).
-inline constexpr int kHopperConsumers = 2;
-inline constexpr int kHopperConsumerWarps = 4 * kHopperConsumers;
-inline constexpr int kHopperThreads = (1 + kHopperConsumers) * kWarpgroupThreads;
 
 // A tile of ROWS rows of one head in shared memory: its first 64 columns, then the others.
 template <int ROWS, int HS>
@@ -49,68 +44,24 @@ __device__ __forceinline__ void hopper_store(bf16* global, int64_t stride, int r
     }
 }
 
-// The position of a warp in a ring of stages, and the parity of its round.
-template <int STAGES>
-struct HopperStage {
-    int index = 0, parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++index == STAGES) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// The mbarriers: one for the resident tiles (`resident`); and for each stage of each of RINGS rings one that completes
-// when the stage's data have arrived (`full`) and one that completes when all warps of the consumers have read it
-// (`empty`).
+// The mbarriers of a pass: one for the resident tiles, and those of its rings.
 template <int STAGES, int RINGS>
-struct HopperBarriers {
-    static constexpr int kCount = 1 + 2 * RINGS * STAGES;
-    uint64_t* memory;
-    __device__ __forceinline__ uint64_t* resident() const { return memory; }
-    __device__ __forceinline__ uint64_t* full(int stage, int ring = 0) const {
-        return memory + 1 + ring * STAGES + stage;
-    }
-    __device__ __forceinline__ uint64_t* empty(int stage, int ring = 0) const { return full(stage, RINGS + ring); }
-    __device__ __forceinline__ void arrive_empty(int stage, int ring = 0) const {
-        __syncwarp();
-        if (lane_of_thread() == 0) mbarrier_arrive(empty(stage, ring));
-    }
+struct HopperBarriers : HopperRings<STAGES, RINGS> {
+    using Rings = HopperRings<STAGES, RINGS>;
+    static constexpr int kCount = Rings::kCount + 1;
+    __device__ __forceinline__ uint64_t* resident() const { return this->memory + Rings::kCount; }
 
     // Called by all threads. fills: the arrivals at each `full`.
     __device__ __forceinline__ void init(int fills) const {
-        if (threadIdx.x == 0) {
-            mbarrier_init(resident(), 1);
-            for (int ring = 0; ring < RINGS; ++ring) {
-                for (int stage = 0; stage < STAGES; ++stage) {
-                    mbarrier_init(full(stage, ring), fills);
-                    mbarrier_init(empty(stage, ring), kHopperConsumerWarps);
-                }
-            }
-            mbarrier_init_done();
-        }
-        __syncthreads();
+        if (threadIdx.x == 0) mbarrier_init(resident(), 1);
+        Rings::init(fills);
     }
 };
 
-// The number of a consumer, and of a warp in it.
-__device__ __forceinline__ int hopper_consumer() { return warp_of_thread() / 4 - 1; }
-__device__ __forceinline__ int hopper_warp() { return warp_of_thread() % 4; }
-
-// The warps of the first warpgroup call produce(), the others consume(). Each thread begins with 168 registers; the
-// producer gives those that it does not need to the consumers.
+// Calls produce() and consume() (runtime/warpgroup_ring.h) with the registers that passes of this head size need.
 template <int HS, typename Produce, typename Consume>
-__device__ __forceinline__ void hopper_roles(Produce produce, Consume consume) {
-    constexpr int kProducer = HS == 64 ? 40 : 24;
-    constexpr int kConsumer = 168 + (168 - kProducer) / kHopperConsumers;
-    if (warp_of_thread() < 4) {
-        give_registers<kProducer>();
-        produce();
-    } else {
-        take_registers<kConsumer>();
-        consume();
-    }
+__device__ __forceinline__ void flash_hopper_roles(Produce produce, Consume consume) {
+    hopper_roles<HS == 64 ? 40 : 24>(produce, consume);
 }
 
 }  // namespace teon

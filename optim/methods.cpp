@@ -32,7 +32,7 @@ const Flags kMoments = {"--beta1", "--beta2"};
 const Flags kWithAdamW = {"--beta1", "--beta2", "--eps", "--adamw-lr", "--adamw-weight-decay"};
 const Flags kMuonFlags =
     joined(kWithAdamW, {"--momentum", "--nesterov", "--update-rms", "--neuron-norm", "--neuron-beta2", "--ortho",
-                        "--ortho-per-head", "--ns-steps", "--ns-form", "--ns-aol", "--diagnose-every"});
+                        "--ortho-per-head", "--ns-steps", "--ns-form", "--ns-aol", "--ns-dtype", "--diagnose-every"});
 const Flags kTeonFlags =
     joined(kMuonFlags, {"--teon-k", "--teon-mode", "--teon-roles", "--teon-rms-match", "--teon-normalize-slices"});
 

@@ -59,8 +59,8 @@ struct OptimizerOptions {
     int ns_steps = 5;
     NsForm ns_form = NsForm::automatic;
     bool ns_aol = false;  // AOL preconditioning (orthogonalize.h)
-    // Storage of the Newton-Schulz matrices: float on the host, f16 on a GPU. All values are normalized, so f16's range
-    // suffices. It is as fast as bf16, has three more bits, and its Gram form needs one restart less.
+    // Storage of the Newton-Schulz matrices, which plan/run_plan.cpp chooses. All values are normalized, so f16's range
+    // suffices. On a GPU it is as fast as bf16, has three more bits, and its Gram form needs one restart less.
     DType ns_dtype = DType::f16;
     int teon_k = 2;
     int teon_mode = 1;

@@ -209,13 +209,19 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .is_list = true;
 }
 
-void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt) {
+void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Orthogonalizer");
     t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
     t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
     t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").default_text = "5, or 4 with --ns-aol";
     t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step");
     t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
+    t.choice(
+        "--ns-dtype", o.ns_dtype,
+        Choices<std::optional<DType>>{
+            {"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+        "type of the Newton-Schulz matrices; auto: f16 on a GPU, bf16 beside --dtype bf16 on a CPU that multiplies it "
+        "in hardware, else float");
 }
 
 void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
@@ -393,7 +399,7 @@ OptionTable option_table(const ModelFamily& family, Options& o) {
     add_data_flags(t, o);
     add_length_flags(t, o);
     add_optimizer_flags(t, o.optimizer, o);
-    add_orthogonalizer_flags(t, o.optimizer);
+    add_orthogonalizer_flags(t, o.optimizer, o);
     add_teon_flags(t, o.optimizer);
     add_soap_flags(t, o.optimizer);
     add_schedule_flags(t, o);

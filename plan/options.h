@@ -53,6 +53,7 @@ struct Options {
     double epochs = 0;
     // optimizer, orthogonalizer, teon
     OptimizerOptions optimizer;
+    std::optional<DType> ns_dtype;  // nullopt: by the device and dtype (plan/run_plan.cpp)
     std::optional<float> adamw_lr;  // nullopt: by the model's width (plan/run_plan.h)
     float grad_clip = 1.0f;
     // schedule

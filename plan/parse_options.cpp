@@ -131,7 +131,7 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
         for (const std::string_view flag : other.flags)
             CHECK_USAGE(!given_flags.count(std::string(flag)) || has_flag(method, flag),
                         "{} has no meaning without --optimizer {}", flag, methods_with(flag));
-    needs({"--ns-steps", "--ns-form", "--ns-aol"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    needs({"--ns-steps", "--ns-form", "--ns-aol", "--ns-dtype"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
     needs({"--offload-blocks"}, o.offload.activations, "--offload activations or all");
     CHECK_USAGE(!o.offload.optimizer || opt.method != Method::soap,

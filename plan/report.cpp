@@ -89,6 +89,8 @@ void report_device(const RunPlan& p, ReportLines& line) {
     const DecoderConfig& c = p.config;
     const Options& o = p.options;
     line("dtype", fmt::format("{} ({})", name_of(p.run.dtype), p.dtype_reason));
+    if (!p.ns_dtype_reason.empty())
+        line("NS dtype", fmt::format("{} ({})", name_of(o.optimizer.ns_dtype), p.ns_dtype_reason));
     if (o.matmul_dtype != MatmulDType::same)
         line("products",
              fmt::format("of blocks in FP8: e4m3, gradients {}{}", o.matmul_dtype == MatmulDType::fp8 ? "e5m2" : "e4m3",

@@ -24,6 +24,7 @@ struct RunPlan {
     DecoderConfig config;
     DecoderRun run;  // micro-batch, storage type, attention, recompute policy
     std::string dtype_reason;
+    std::string ns_dtype_reason;  // empty: nothing is orthogonalized by Newton-Schulz
     ParamTable params;
     OptimizerPlan optimizer_plan;
     Placement placement;  // of the optimizer's work on the ranks

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+#include <vector>
 
 #include "base/integer.h"
 #include "runtime/decompositions.h"
@@ -45,7 +47,7 @@ struct Linalg::Impl {
     AlgorithmSearch search{stream};
     LtMatmul lt{stream, search};
     Buffer<float> bias_scratch{kBiasScratchBytes / sizeof(float)};
-    std::map<LtKey, bool> own_symmetric = {};  // whether our kernel computes such products
+    std::map<LtKey, const SymmetricKernel*> symmetric_choices = {};  // nullptr: the library
     int multiprocessors = device_info().multiprocessors;
     Decompositions decompositions{stream};
 
@@ -54,8 +56,10 @@ struct Linalg::Impl {
     void multiply_batches(const Gemm& g, const Mat& addend);
     void multiply_symmetric(const Gemm& g, const Mat& addend);
     void multiply_symmetric_by_library(const Gemm& g, const Mat& addend);
-    bool prefers_own_symmetric(const Gemm& g, const Mat& addend);
-    bool search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product);
+    const SymmetricKernel* symmetric_choice(const Gemm& g, const Mat& addend);
+    const SymmetricKernel* search_symmetric(const Gemm& g, const Mat& addend,
+                                            const std::vector<const SymmetricKernel*>& kernels,
+                                            const std::string& product);
     void multiply_gelu(const Gemm& g, const Mat& addend);
     void reduce_bias(const Gemm& g);
 };
@@ -111,30 +115,37 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
 }
 
 void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
-    if (prefers_own_symmetric(g, addend)) {
-        symmetric_product(g, addend, stream);
+    if (const SymmetricKernel* kernel = symmetric_choice(g, addend)) {
+        kernel->run(g, addend, stream);
     } else {
         multiply_symmetric_by_library(g, addend);
     }
 }
 
-// Decides once per kind of product: by a search or its known result or, without a search, by a rule.
-bool Linalg::Impl::prefers_own_symmetric(const Gemm& g, const Mat& addend) {
-    if (!kGpu || !symmetric_product_supports(g, addend)) return false;
+// Returns our kernel for g, or nullptr for the library. Decides once per kind of product: by a search or its known
+// result or, without a search, by a rule.
+const SymmetricKernel* Linalg::Impl::symmetric_choice(const Gemm& g, const Mat& addend) {
+    if (!kGpu || !symmetric_product_supports(g, addend)) return nullptr;
     const LtKey key = key_of({g, g.batch_inner, addend});
-    auto choice = own_symmetric.find(key);
-    if (choice == own_symmetric.end()) {
-        const bool uses_own = search.may_try() ? search_own_symmetric(g, addend, "symmetric " + text_of(key))
-                                               : symmetric_product_pays(g.M, g.batch_inner, multiprocessors);
-        choice = own_symmetric.emplace(key, uses_own).first;
+    auto choice = symmetric_choices.find(key);
+    if (choice == symmetric_choices.end()) {
+        const auto kernels = symmetric_kernels(g, addend, stream);
+        const SymmetricKernel* kernel = search.may_try()
+                                            ? search_symmetric(g, addend, kernels, "symmetric " + text_of(key))
+                                            : fastest_symmetric_kernel(kernels, g.M, g.batch_inner, multiprocessors);
+        choice = symmetric_choices.emplace(key, kernel).first;
     }
     return choice->second;
 }
 
-bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const std::string& product) {
-    static constexpr const char* kOwn = "tiles up to the diagonal";
-    static constexpr const char* kLibrary = "library";
-    if (const std::string* algorithm = search.choice_of(product)) return *algorithm == kOwn;
+const SymmetricKernel* Linalg::Impl::search_symmetric(const Gemm& g, const Mat& addend,
+                                                      const std::vector<const SymmetricKernel*>& kernels,
+                                                      const std::string& product) {
+    static constexpr std::string_view kLibrary = "library";
+    if (const std::string* algorithm = search.choice_of(product)) {
+        const SymmetricKernel* named = symmetric_kernel(*algorithm);
+        return std::find(kernels.begin(), kernels.end(), named) == kernels.end() ? nullptr : named;
+    }
     Gemm trial = g;
     Buffer<std::byte> memory;
     if (g.beta != 0.0f && addend.data == g.C.data) {
@@ -146,10 +157,16 @@ bool Linalg::Impl::search_own_symmetric(const Gemm& g, const Mat& addend, const 
         return search.milliseconds(run);
     };
     const double library = time([&] { multiply_symmetric_by_library(trial, addend); });
-    const double own_ms = time([&] { symmetric_product(trial, addend, stream); });
-    const bool faster = own_ms < AlgorithmSearch::kGain * library;
-    search.report({product, faster ? kOwn : kLibrary, faster ? own_ms : library, library});
-    return faster;
+    const SymmetricKernel* fastest = nullptr;
+    double ms = library;
+    for (const SymmetricKernel* kernel : kernels) {
+        const double own_ms = time([&] { kernel->run(trial, addend, stream); });
+        if (own_ms >= (fastest ? 1.0 : AlgorithmSearch::kGain) * ms) continue;
+        fastest = kernel;
+        ms = own_ms;
+    }
+    search.report({product, std::string(fastest ? fastest->name : kLibrary), ms, library});
+    return fastest;
 }
 
 // Computes the block rows up to the diagonal, then mirrors them. A single block row is mirrored too: the two halves of
@@ -172,8 +189,9 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
           g.batch_outer, g.batch_inner, g.M);
     with_elements(g.C, [&]<typename T>(T* c) {
         for (int i = 0; i < g.batch_outer; ++i) {
-            launch<mirror_kernel<T>>({dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kTileRows)},
-                                     stream, c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
+            launch<mirror_kernel<T>>(
+                {dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kMirrorRows)}, stream,
+                c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
         }
     });
 }
@@ -275,7 +293,7 @@ void Linalg::search_algorithms(std::map<std::string, std::string> choices,
                                std::function<void(const AlgorithmChoice&)> chosen) {
     impl_->search.start(std::move(choices), std::move(chosen));
     impl_->lt.forget_algorithms();
-    impl_->own_symmetric.clear();
+    impl_->symmetric_choices.clear();
 }
 
 void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {

@@ -32,11 +32,11 @@ public:
     void bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta);
 
     // From now on, the first gemm of each kind (outside graph capture) times the algorithms that cuBLASLt proposes
-    // (and, for a symmetric product, our own kernel), keeps the fastest and calls `chosen`, instead of taking the first
-    // proposal. If the product adds to C, trials write to other memory, which is freed at once, so that C stays
+    // (and, for a symmetric product, our own kernels), keeps the fastest and calls `chosen`, instead of taking the
+    // first proposal. If the product adds to C, trials write to other memory, which is freed at once, so that C stays
     // unchanged. A product listed in `known` (algorithm by product, from earlier choices on such a device with such a
-    // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of results
-    // depend on the choices: the same choices give the same bits.
+    // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of
+    // results depend on the choices: the same choices give the same bits.
     void search_algorithms(std::map<std::string, std::string> choices,
                            std::function<void(const AlgorithmChoice&)> chosen);
 

@@ -2,6 +2,8 @@
 // to linalg.cu.
 #pragma once
 
+#include <algorithm>
+
 #include "base/activation.h"
 #include "base/dtype.h"
 #include "runtime/gemm.h"
@@ -118,22 +120,24 @@ __global__ void __launch_bounds__(kGeluBlock)
     y = T(backward ? static_cast<float>(y) * gelu_tanh_grad(x) : gelu_tanh(x));
 }
 
-// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch.
+// C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch. On a CPU a thread
+// writes a row of a tile, because reads of a column need no coalescing; on a GPU a block has kTileRows rows of threads.
+inline constexpr int kMirrorRows = kGpu ? kTileRows : 1;
 template <typename T>
-__global__ void __launch_bounds__(kTile* kTileRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
+__global__ void __launch_bounds__(kTile* kMirrorRows) mirror_kernel(T* C, int64_t ld, int64_t stride, int n) {
     wait_for_earlier_kernels();
     int down = static_cast<int>(blockIdx.y);
     int across = static_cast<int>(blockIdx.x);
     if (across > down) return;  // above the diagonal
     T* c = C + blockIdx.z * stride;
-    int to_column = down * kTile + static_cast<int>(threadIdx.x);
-    if constexpr (!kGpu) {  // on a CPU, reads of a column need no coalescing
-        for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
-            int to_row = across * kTile + y;
-            if (to_row < to_column && to_column < n) c[to_row * ld + to_column] = c[to_column * ld + to_row];
-        }
+    if constexpr (!kGpu) {
+        const int row = across * kTile + static_cast<int>(threadIdx.x);
+        const int begin = std::max(row + 1, down * kTile);
+        const int end = std::min(n, (down + 1) * kTile);
+        for (int to = begin; to < end; ++to) c[row * ld + to] = c[to * ld + row];
         return;
     }
+    int to_column = down * kTile + static_cast<int>(threadIdx.x);
     SHARED(T, tile, kTile * (kTile + 1));
     int column = across * kTile + static_cast<int>(threadIdx.x);
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {

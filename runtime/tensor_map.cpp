@@ -29,7 +29,7 @@ PFN_cuTensorMapEncodeTiled_v12000 driver_function() {
 
 }  // namespace
 
-TensorMap tensor_map(const bf16* x, int64_t batches, int64_t rows, int64_t columns, int64_t batch_stride,
+TensorMap tensor_map(const void* x, int64_t batches, int64_t rows, int64_t columns, int64_t batch_stride,
                      int64_t row_stride, int tile_rows) {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = driver_function();
     static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
@@ -40,7 +40,8 @@ TensorMap tensor_map(const bf16* x, int64_t batches, int64_t rows, int64_t colum
     const cuuint32_t box[] = {kTensorTileColumns, static_cast<cuuint32_t>(tile_rows), 1};
     const cuuint32_t steps[] = {1, 1, 1};
     CUtensorMap map;
-    const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16*>(x), extents, strides,
+    // Copies keep all bits, and 0 has the same bits in every type.
+    const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(x), extents, strides,
                                    box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled refuses {} x {} x {} elements: error {}", batches, rows,
@@ -54,7 +55,7 @@ TensorMap tensor_map(const bf16* x, int64_t batches, int64_t rows, int64_t colum
 
 namespace teon {
 
-TensorMap tensor_map(const bf16*, int64_t, int64_t, int64_t, int64_t, int64_t, int) {
+TensorMap tensor_map(const void*, int64_t, int64_t, int64_t, int64_t, int64_t, int) {
     throw Error("a CPU has no tensor maps");
 }
 

@@ -17,11 +17,11 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Returns the map of `batches` matrices of rows x columns elements at x, which is 16-byte aligned. Strides are in
-// elements and multiples of 8. Tiles are tile_rows (at most 256) x 64 elements; runtime/warpgroup.h describes their
-// layout in shared memory. Elements of a tile outside of the matrix are 0. Throws Error if the driver refuses the map,
-// and on a CPU.
-TensorMap tensor_map(const bf16* x, int64_t batches, int64_t rows, int64_t columns, int64_t batch_stride,
+// Returns the map of `batches` matrices of rows x columns elements of 16 bits at x, which is 16-byte aligned. Strides
+// are in elements and multiples of 8; the batch stride is a multiple of the row stride. Tiles are tile_rows (at most
+// 256) x 64 elements; runtime/warpgroup.h describes their layout in shared memory. Elements of a tile outside of the
+// matrix are 0. Throws Error if the driver refuses the map, and on a CPU.
+TensorMap tensor_map(const void* x, int64_t batches, int64_t rows, int64_t columns, int64_t batch_stride,
                      int64_t row_stride, int tile_rows);
 inline constexpr int kTensorTileColumns = 64;
 

@@ -8,8 +8,8 @@
 // ("128-Byte swizzling mode"), where tensor_copy writes it. A tile begins at a multiple of 1,024 bytes.
 //
 // Products. D (64 x N) += A (64 x 16) B (16 x N). Warp w of the warpgroup holds rows 16 w to 16 w + 15 of D and, if A
-// is in registers, of A, in the layout of mma (runtime/tensor_core.h); d[n] holds columns 8 n to 8 n + 7. A product has
-// ended only when it has been waited for; until then, nothing may access its registers or write its tiles.
+// is in registers, of A, in the layout of mma (runtime/tensor_core.h); d[n] holds columns 8 n to 8 n + 7. A product
+// has ended only when it has been waited for; until then, nothing may access its registers or write its tiles.
 #pragma once
 
 #include "runtime/simt.h"
@@ -26,6 +26,14 @@ inline constexpr bool kWarpgroups = false;
 
 inline constexpr int kWarpgroupThreads = 128;
 
+// An attribute of a kernel: each COUNT blocks along x form a cluster, if the device runs code with kWarpgroups. Code
+// for other devices would not compile with it.
+#if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
+#define TEON_CLUSTER(COUNT) __cluster_dims__(COUNT, 1, 1)
+#else
+#define TEON_CLUSTER(COUNT)
+#endif
+
 // Returns whether the code of Kernel that this device runs was compiled with kWarpgroups. Such a kernel has static
 // shared arrays in that code, and only there.
 template <auto Kernel>
@@ -39,8 +47,9 @@ bool has_warpgroup_code() {
 }
 
 // A tile, or a part of one, as an operand ("Matrix Descriptor"). An operand whose rows (of A) or columns (of B) are
-// rows of the tile begins at any multiple of 16 elements in a row. An operand whose columns are columns of the tile
-// begins at any multiple of eight rows; its columns from 64 on are in another tile, `next` bytes further on.
+// rows of the tile begins at any multiple of 16 elements in a row. An operand whose rows (of A) or
+// columns (of B) are columns of the tile begins at any multiple of eight rows; those from 64 on are in another tile,
+// `next` bytes further on.
 struct TileOperand {
     uint32_t low, high = 1024 >> 4 | 1u << 30;
     __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)
@@ -89,6 +98,33 @@ __device__ __forceinline__ void tensor_copy(SharedAddress tile, const TensorMap&
         : "memory");
 }
 
+__device__ __forceinline__ void tensor_copy_to_blocks(SharedAddress tile, const TensorMap& map, int column, int row,
+                                                      int batch, uint64_t* barrier, int blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(tile.value),
+        "l"(&map), "r"(SharedAddress(barrier).value), "r"(column), "r"(row), "r"(batch),
+        "h"(static_cast<uint16_t>((1 << blocks) - 1))
+        : "memory");
+}
+
+__device__ __forceinline__ int block_of_cluster() {
+    int block;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+    return block;
+}
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mbarrier_arrive_at(uint64_t* barrier, int block) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(SharedAddress(barrier).value),
+        "r"(block)
+        : "memory");
+}
+
 __device__ __forceinline__ void named_barrier_wait(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -119,22 +155,38 @@ __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_
     TEON_LIST32                                                                                                        \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
     "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// a, b: the assembly operands of A and B. add: the assembly operand that says whether the product is added to D.
-#define TEON_PRODUCT(N, list, a, b, add, trans)                                                                    \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" list \
-    "}, " a ", " b ", p, 1, 1, " trans ";\n}"
+// type: of A and B. a, b: the assembly operands of A and B. add: the assembly operand that says whether the product is
+// added to D. trans: 1 for each operand in shared memory whose columns (of B) or rows (of A) are columns of the tile.
+#define TEON_PRODUCT(N, type, list, a, b, add, trans)                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32." type "." type \
+    " {" list "}, " a ", " b ", p, 1, 1, " trans ";\n}"
+#define TEON_SHARED128(type, trans)                                                 \
+    asm volatile(TEON_PRODUCT("128", type, TEON_LIST64, "%64", "%65", "%66", trans) \
+                 : TEON_D32(d, 0), TEON_D32(d, 8)                                   \
+                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)))
 
-template <int N>
+template <typename T = bf16, int N>
 __device__ __forceinline__ void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add) {
-    static_assert(N == 8 || N == 16);
+    static_assert(N == 16 || (N == 8 && std::is_same_v<T, bf16>));
     if constexpr (N == 8) {
-        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "%32", "%33", "%34", "0, 0")
+        asm volatile(TEON_PRODUCT("64", "bf16", TEON_LIST32, "%32", "%33", "%34", "0, 0")
                      : TEON_D32(d, 0)
                      : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
+    } else if constexpr (std::is_same_v<T, bf16>) {
+        TEON_SHARED128("bf16", "0, 0");
     } else {
-        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "%64", "%65", "%66", "0, 0")
-                     : TEON_D32(d, 0), TEON_D32(d, 8)
-                     : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));
+        static_assert(std::is_same_v<T, f16>);
+        TEON_SHARED128("f16", "0, 0");
+    }
+}
+template <typename T>
+__device__ __forceinline__ void warpgroup_multiply_transposed(float (&d)[16][4], TileOperand a, TileOperand b,
+                                                              bool add) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        TEON_SHARED128("bf16", "1, 1");
+    } else {
+        static_assert(std::is_same_v<T, f16>);
+        TEON_SHARED128("f16", "1, 1");
     }
 }
 template <int N>
@@ -142,16 +194,20 @@ __device__ __forceinline__ void warpgroup_multiply_columns(float (&d)[N][4], con
                                                            bool add) {
     static_assert(N == 8 || N == 16);
     if constexpr (N == 8) {
-        asm volatile(TEON_PRODUCT("64", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
+        asm volatile(TEON_PRODUCT("64", "bf16", TEON_LIST32, "{%32, %33, %34, %35}", "%36", "%37", "1")
                      : TEON_D32(d, 0)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     } else {
-        asm volatile(TEON_PRODUCT("128", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
+        asm volatile(TEON_PRODUCT("128", "bf16", TEON_LIST64, "{%64, %65, %66, %67}", "%68", "%69", "1")
                      : TEON_D32(d, 0), TEON_D32(d, 8)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(add)));
     }
 }
 
+template <int GROUPS>
+__device__ __forceinline__ void warpgroup_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
 template <int GROUPS, int N>
 __device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
     static_assert(N == 8 || N == 16);
@@ -167,6 +223,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[N][4]) {
 #undef TEON_LIST32
 #undef TEON_LIST64
 #undef TEON_PRODUCT
+#undef TEON_SHARED128
 
 #else
 
@@ -177,6 +234,12 @@ void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_expect(uint64_t* barrier, int bytes);
 void mbarrier_wait(uint64_t* barrier, int parity);
 void tensor_copy(SharedAddress tile, const TensorMap& map, int column, int row, int batch, uint64_t* barrier);
+void tensor_copy_to_blocks(SharedAddress tile, const TensorMap& map, int column, int row, int batch, uint64_t* barrier,
+                           int blocks);
+int block_of_cluster();
+void cluster_arrive();
+void cluster_wait();
+void mbarrier_arrive_at(uint64_t* barrier, int block);
 void named_barrier_wait(int id, int threads);
 void named_barrier_arrive(int id, int threads);
 template <int COUNT>
@@ -185,10 +248,14 @@ template <int COUNT>
 void take_registers();
 void warpgroup_begin();
 void warpgroup_commit();
-template <int N>
+template <typename T = bf16, int N>
 void warpgroup_multiply(float (&d)[N][4], TileOperand a, TileOperand b, bool add);
+template <typename T>
+void warpgroup_multiply_transposed(float (&d)[16][4], TileOperand a, TileOperand b, bool add);
 template <int N>
 void warpgroup_multiply_columns(float (&d)[N][4], const uint32_t (&a)[4], TileOperand b, bool add);
+template <int GROUPS>
+void warpgroup_wait();
 template <int GROUPS, int N>
 void warpgroup_wait(float (&d)[N][4]);
 
@@ -205,15 +272,26 @@ void warpgroup_wait(float (&d)[N][4]);
 //   tensor_copy(tile, map, column, row, batch, barrier)
 //                                       one thread starts the copy of the tile that begins with that element; the
 //                                       barrier counts its bytes
+//   tensor_copy_to_blocks(..., barrier, blocks)
+//                                       the same for the first `blocks` blocks of the cluster: the tile arrives at
+//                                       this address in each, and each one's barrier counts its bytes
+//   mbarrier_arrive_at(barrier, block)  one arrival at this barrier of a block of the cluster
+//   block_of_cluster()                  this block's number in its cluster (TEON_CLUSTER)
+//   cluster_arrive(), cluster_wait()    a barrier of all threads of the cluster. A block must not end while another
+//                                       one copies to it or arrives at its barriers
 //   named_barrier_wait(id, threads)     bar.sync of that many threads, whole warps; id 1 to 15 (__syncthreads uses 0)
 //   named_barrier_arrive(id, threads)   the same without waiting
 //   give_registers<COUNT>()             all warps of a warpgroup reduce their registers to COUNT per thread, or
 //   take_registers<COUNT>()             wait until they have COUNT; COUNT is a multiple of 8
 //   warpgroup_begin()                   makes writes to the products' registers visible to the products that follow
-//   warpgroup_multiply(d, a, b, add)    D = A B, or D += A B if `add`: rows of A and columns of B are rows of tiles
+//   warpgroup_multiply<T>(d, a, b, add) D = A B, or D += A B if `add`: rows of A and columns of B are rows of tiles of
+//                                       T, bf16 or f16
+//   warpgroup_multiply_transposed<T>(d, a, b, add)
+//                                       the same; rows of A and columns of B are columns of tiles
 //   warpgroup_multiply_columns(d, a, b, add)
-//                                       the same with A in registers; columns of B are columns of tiles
+//                                       the same with A in registers, bf16; columns of B are columns of tiles
 //   warpgroup_commit()                  makes a group of the products since the last commit
-//   warpgroup_wait<GROUPS>(d)           waits until all but the last GROUPS groups have ended, including that of d
+//   warpgroup_wait<GROUPS>()            waits until all but the last GROUPS groups have ended
+//   warpgroup_wait<GROUPS>(d)           the same, for groups of which one was the last to use d
 
 }  // namespace teon

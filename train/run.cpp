@@ -34,11 +34,13 @@ std::string default_run_folder(const Options& o) {
     return fmt::format("runs/{}-{}-{}", o.model, name_of(o.optimizer.method), stamp);
 }
 
-std::optional<DType> storage_named(std::string_view name) {
-    for (DType dtype : {DType::f32, DType::bf16})
+std::optional<DType> dtype_named(std::string_view name) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
         if (name == name_of(dtype)) return dtype;
     return std::nullopt;
 }
+
+bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
 
 // Sets what a resumed run takes from its checkpoint unless a flag gives it.
 void resume_as(Options& o, const TrainingState& state, int ranks) {
@@ -49,7 +51,10 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     }
     o.schedule.warmup_steps = state.run->value("warmup_steps", int64_t{-1});
     if (o.adopted) o.adopted->content = state.run->value("init_from", "");
-    if (!o.dtype) o.dtype = storage_named(state.run->value("/options/dtype"_json_pointer, ""));
+    if (!o.dtype) o.dtype = dtype_named(state.run->value("/options/dtype"_json_pointer, ""));
+    // Version 0.2.0 had no --ns-dtype.
+    if (!o.ns_dtype)
+        o.ns_dtype = dtype_named(state.run->value("/options/ns-dtype"_json_pointer, is_cuda() ? "f16" : "float"));
     const nlohmann::json data = state.run->value("data", nlohmann::json());
     o.mixture_in_turn = data.is_object() && data.value("mixture_in_turn", false);
     // Defaults that another version may choose differently.
@@ -57,8 +62,6 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     const nlohmann::json rate = state.run->value("/options/adamw-lr"_json_pointer, nlohmann::json());
     if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
-
-bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
 
 std::string gpu_names() {
     std::vector<std::string> names;
@@ -123,16 +126,18 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         }
         if (!opened) open_device();
         Context& context = *opened;
-        // The other ranks plan once rank 0 has told them the folder, the storage type and the checkpoint.
+        // The other ranks plan once rank 0 has told them the folder, the types and the checkpoint.
         const std::string out = broadcast_from_rank_0(options.out, context);
         const std::string dtype = broadcast_from_rank_0(std::string(name_of(plan.run.dtype)), context);
+        const std::string ns_dtype =
+            broadcast_from_rank_0(std::string(name_of(plan.options.optimizer.ns_dtype)), context);
         if (options.out.empty()) options.out = out;
         start.resume = resume_point_of_rank_0(options.out, std::move(start.resume), context);
         if (launch.rank > 0) {
-            CHECK_USAGE(
-                !options.given_flags.count("--dtype") || !options.dtype || options.dtype == storage_named(dtype),
-                "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
-            options.dtype = storage_named(dtype);
+            CHECK_USAGE(!options.given_flags.count("--dtype") || !options.dtype || options.dtype == dtype_named(dtype),
+                        "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
+            options.dtype = dtype_named(dtype);
+            if (!options.ns_dtype) options.ns_dtype = dtype_named(ns_dtype);
             plan = plan_training(family, options, start, launch.size);
         }
         const DeviceInfo device = device_info();

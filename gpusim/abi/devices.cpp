@@ -43,7 +43,7 @@ int device_count() {
 thread_local int thread_device = 0;
 
 // cudaDeviceProp as far as it is modelled: "Technical Specifications per Compute Capability". What the model cannot do
-// is 0: managed memory, cooperative launches, clusters.
+// is 0: managed memory, clusters.
 struct Properties {
     char name[256] = {};
     size_t totalGlobalMem = 0;
@@ -70,7 +70,7 @@ struct Properties {
     int unifiedAddressing = 1;
     int streamPrioritiesSupported = 1;
     int managedMemory = 0;
-    int cooperativeLaunch = 0;
+    int cooperativeLaunch = 1;
     int clusterLaunch = 0;
 };
 

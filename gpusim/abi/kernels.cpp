@@ -164,8 +164,26 @@ cudaError_t with_kernel(const char* what, const void* function, F&& f) {
     return with_code([&] { return f(*kernel); });
 }
 
+// The state of the barrier of all blocks of a cooperative launch, which cooperative_groups keeps.
+struct GridBarrier {
+    alignas(16) uint32_t words[16] = {};
+};
+
+constexpr auto kCooperativeLaunchTooLarge = static_cast<cudaError_t>(720);  // cudaErrorCooperativeLaunchTooLarge
+
+// The blocks of a cooperative launch must be on the device at the same time.
+cudaError_t check_residence(const void* function, const Launch& l) {
+    int blocks = 0;
+    const auto threads = static_cast<int>(l.block.count());
+    if (const cudaError_t status = count_blocks(&blocks, function, threads, l.dynamic_shared)) return status;
+    const uint64_t most_blocks = static_cast<uint64_t>(blocks) * static_cast<uint64_t>(device().multiprocessors);
+    if (l.grid.count() <= most_blocks) return cudaSuccess;
+    return cpu::fail(kCooperativeLaunchTooLarge, fmt::format("a cooperative launch of {} blocks; the device holds {}",
+                                                             l.grid.count(), most_blocks));
+}
+
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
-                   const void* const* arguments, bool early = false, Extent3 cluster = {}) {
+                   const void* const* arguments, bool early = false, Extent3 cluster = {}, bool cooperative = false) {
     bool is_decoded = false;
     const cudaError_t status = with_kernel("a launch", function, [&](Kernel& kernel) {
         const Program& p = kernel.program();
@@ -175,23 +193,31 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_s
         ++cpu::counters.launches;
         if (const cudaError_t status = cpu::check_device(stream, p.name.c_str())) return status;
         if (const cudaError_t status = check_launch(p, device(), kernel.granted(), l)) return status;
-        return cpu::submit(stream, p.name.c_str(),
-                           [&kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments)] {
-                               std::vector<Range> memory = kernel.module->ranges;
-                               for (const auto& [begin, bytes] : device_allocations(index))
-                                   memory.push_back({begin, begin + bytes});
-                               std::sort(memory.begin(), memory.end(),
-                                         [](const Range& a, const Range& b) { return a.begin < b.begin; });
-                               KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel.counts;
-                               report_launch(p.name, l.grid.count());
-                               try {
-                                   run(p, l, parameters, memory, counts);
-                               } catch (const std::exception& error) {
-                                   report_alarm(error.what());
-                                   throw;
-                               }
-                               if (counts) ++counts->launches;
-                           });
+        if (cooperative)
+            if (const cudaError_t status = check_residence(function, l)) return status;
+        return cpu::submit(
+            stream, p.name.c_str(),
+            [&kernel, &p, l, index = cpu::current_device(), parameters = pack(p, arguments), cooperative] {
+                std::vector<Range> memory = kernel.module->ranges;
+                for (const auto& [begin, bytes] : device_allocations(index)) memory.push_back({begin, begin + bytes});
+                Launch launch = l;
+                GridBarrier barrier;
+                if (cooperative) {
+                    launch.cooperative = reinterpret_cast<uintptr_t>(&barrier);
+                    memory.push_back({launch.cooperative, launch.cooperative + sizeof barrier});
+                }
+                std::sort(memory.begin(), memory.end(),
+                          [](const Range& a, const Range& b) { return a.begin < b.begin; });
+                KernelCounts* const counts = counts_path().empty() ? nullptr : &kernel.counts;
+                report_launch(p.name, l.grid.count());
+                try {
+                    run(p, launch, parameters, memory, counts);
+                } catch (const std::exception& error) {
+                    report_alarm(error.what());
+                    throw;
+                }
+                if (counts) ++counts->launches;
+            });
     });
     // Programs check launches late: a kernel that cannot be decoded is an error of the device.
     if (status != cudaSuccess && !is_decoded) cpu::fail_device(status, cudaGetErrorString(status));
@@ -307,6 +333,7 @@ cudaError_t __cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**
 
 cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* function, void** arguments) {
     bool early = false;
+    bool cooperative = false;
     Extent3 cluster;
     for (unsigned k = 0; k < c->count; ++k) {
         const LaunchAttribute& attribute = c->attributes[k];
@@ -316,12 +343,20 @@ cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* functi
             int allowed = 0;
             std::memcpy(&allowed, attribute.value, sizeof allowed);
             early = allowed && device().capability >= 90;
+        } else if (attribute.id == kCooperative) {
+            int allowed = 0;
+            std::memcpy(&allowed, attribute.value, sizeof allowed);
+            cooperative = allowed;
         } else if (attribute.id != kPriority) {
             return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", attribute.id));
         }
     }
     if (early) ++teon::cpu::counters.early_launches;
-    return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early, cluster);
+    return launch(function, c->grid, c->block, c->dynamic_shared, c->stream, arguments, early, cluster, cooperative);
+}
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                        size_t dynamic_shared, cudaStream_t stream) {
+    return launch(function, grid, block, dynamic_shared, stream, arguments, false, {}, true);
 }
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {

@@ -14,6 +14,8 @@ struct KernelLimits {
 };
 // Each fails if host code has registered no kernel, or no variable, at this address.
 cudaError_t limits_of_kernel(const void* function, KernelLimits& limits);
+// The blocks of a kernel that fit on a multiprocessor (programs.cpp).
+cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t dynamic_shared);
 // `address` and `bytes` may be null.
 cudaError_t address_of_symbol(const void* symbol, void** address, size_t* bytes);
 

@@ -29,8 +29,10 @@ enum Attribute {
     kConstantMemory = 9,
     kWarp = 10,
     kRegistersPerBlock = 12,
+    kClockRate = 13,
     kMultiprocessors = 16,
     kIntegrated = 18,
+    kComputeMode = 20,
     kThreadsPerMultiprocessor = 39,
     kUnifiedAddressing = 41,
     kMajor = 75,
@@ -66,8 +68,10 @@ const std::map<int, int>& attributes() {
                                   {kConstantMemory, 65536},
                                   {kWarp, 32},
                                   {kRegistersPerBlock, kRegisters},
+                                  {kClockRate, -1},  // not modelled, like such properties
                                   {kMultiprocessors, d.multiprocessors},
                                   {kIntegrated, 0},
+                                  {kComputeMode, 0},  // any number of threads and processes
                                   {kThreadsPerMultiprocessor, threads_of_multiprocessor()},
                                   {kUnifiedAddressing, 1},
                                   {kMajor, d.capability / 10},
@@ -75,7 +79,7 @@ const std::map<int, int>& attributes() {
                                   {kSharedPerMultiprocessor, shared + kReservedShared},
                                   {kRegistersPerMultiprocessor, kRegisters},
                                   {kManagedMemory, 0},
-                                  {kCooperativeLaunch, 0},
+                                  {kCooperativeLaunch, 1},
                                   {kSharedOptin, shared},
                                   {kBlocksPerMultiprocessor, blocks_of_multiprocessor()},
                                   {kClusterLaunch, d.capability >= 90}};
@@ -83,9 +87,11 @@ const std::map<int, int>& attributes() {
     return all;
 }
 
+}  // namespace
+
 // The blocks of a kernel that fit on a multiprocessor, with the registers that __launch_bounds__ leave a thread, as
 // ptxas's number is not known. They leave room for one block at least.
-cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t dynamic_shared) {
+cudaError_t teon::gpusim::count_blocks(int* blocks, const void* function, int threads, size_t dynamic_shared) {
     *blocks = 0;
     KernelLimits limits;
     if (const cudaError_t status = limits_of_kernel(function, limits)) return status;
@@ -99,6 +105,8 @@ cudaError_t count_blocks(int* blocks, const void* function, int threads, size_t 
     *blocks = std::min({by_threads, by_shared, blocks_of_multiprocessor(), by_registers});
     return cudaSuccess;
 }
+
+namespace {
 
 cudaError_t copy_and_wait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return teon::cpu::device_error();

@@ -119,6 +119,8 @@ private:
     void store_matrix_();
     void matrix();
     void mma();
+    void wmma_();
+    void wmma_mma(uint8_t shape);
 
     // ---- memory (gpusim/decode/memory.cpp) --------------------------------------------------------------------------
 

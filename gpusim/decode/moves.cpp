@@ -49,6 +49,8 @@ const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
                                   {"%clock", Special::clock},
                                   {"%clock_hi", Special::clock_high},
                                   {"%clock64", Special::clock},
+                                  {"%envreg1", Special::grid_barrier_high},
+                                  {"%envreg2", Special::grid_barrier_low},
                                   {"%globaltimer", Special::clock}};
 
 }  // namespace

@@ -29,10 +29,13 @@ void Decoder::barrier() {
         instruction_.run = &sync_warp;
         exact(op(0), 4);
     } else {
-        const bool all = statement_->operands.size() == 1;
         need_operands(1, 2);
-        if (has("red") || (all && (!has("sync") || op(0) != "0"))) refuse("the variant");
-        for (size_t k = 0; k < 2 && !all; ++k) exact(op(k), 4);
+        const bool counts_all = statement_->operands.size() == 1;
+        const bool all = counts_all && op(0) == "0";
+        if (has("red") || (counts_all && !has("sync"))) refuse("the variant");
+        if (!all) exact(op(0), 4);
+        if (!all && !counts_all) exact(op(1), 4);
+        if (!all && counts_all) add(constant(4, 0));
         instruction_.kind = has("arrive") ? Kind::aligned : Kind::barrier;
         instruction_.run = &barrier_arrive;
         program_.joins_warps |= !all;
@@ -42,7 +45,8 @@ void Decoder::barrier() {
 
 void Decoder::fence() {
     const bool proxy = has("proxy") && has("async") && !has("global");  // which orders device memory alone
-    instruction_.run = proxy || has("mbarrier_init") ? &fence_proxy : &nothing;
+    instruction_.run = proxy ? &fence_proxy : &nothing;
+    if (has("mbarrier_init")) instruction_.run = &fence_mbarriers;
     emit();
 }
 

@@ -1,5 +1,5 @@
-// CUTLASS's sm_90 matrix product as its collective builder makes it: bf16, TMA, warp-specialized, with clusters of
-// 2 x 1 blocks that share their tiles of B by multicast. SCHEDULE: the kernel's schedule.
+// CUTLASS's sm_90 matrix product as its collective builder makes it: TMA, warp-specialized, with clusters of 2 x 1
+// blocks that share their tiles of B by multicast. SCHEDULE: the kernel's schedule. OF_A, OF_B: the operands' types.
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
@@ -13,7 +13,10 @@
 using namespace foreign;
 using cutlass::bfloat16_t;
 
-using Tile = cute::Shape<cute::_128, cute::_128, cute::_64>;
+using A = cutlass::OF_A;
+using B = cutlass::OF_B;
+constexpr int kAligned = 16 / sizeof(A);  // elements
+using Tile = cute::Shape<cute::_128, cute::_128, cute::Int<128 / sizeof(A)>>;
 using Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
 using Row = cutlass::layout::RowMajor;
 using Column = cutlass::layout::ColumnMajor;
@@ -22,7 +25,7 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto,
     float, float, bfloat16_t, Row, 8, bfloat16_t, Row, 8, cutlass::epilogue::EPILOGUE>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, bfloat16_t, Row, 8, bfloat16_t, Column, 8, float, Tile,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, A, Row, kAligned, B, Column, kAligned, float, Tile,
     Cluster,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
     cutlass::gemm::SCHEDULE>::CollectiveOp;
@@ -36,11 +39,11 @@ int main() {
     const int m = 512;
     const int n = 256;
     const int k = 640;
-    const auto a = random_values<bfloat16_t>(size_t(m) * k, 1);
-    const auto b = random_values<bfloat16_t>(size_t(n) * k, 2);
+    const auto a = random_values<A>(size_t(m) * k, 1);
+    const auto b = random_values<B>(size_t(n) * k, 2);
     const auto c = random_values<bfloat16_t>(size_t(m) * n, 3);
-    const Device<bfloat16_t> da(a);
-    const Device<bfloat16_t> db(b);
+    const Device<A> da(a);
+    const Device<B> db(b);
     const Device<bfloat16_t> dc(c);
     const Device<bfloat16_t> dd(size_t(m) * n);
     const auto stride = [](auto type, int rows, int columns) {

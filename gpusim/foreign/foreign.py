@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs kernels of other projects on the modelled GPU, and compares their results with float64.
 
-    make foreign CUTLASS=DIR FLASH=DIR LLMC=DIR FASTCU=DIR    each a folder with that project's files; all are optional
+    make foreign CUTLASS=DIR FLASH=DIR LLMC=DIR FASTCU=DIR SAMPLES=DIR KITTENS=DIR
+    (folders with these projects' files; all are optional)
     foreign.py --libraries DIR --build DIR --nvcc NVCC [--only WORD] [--orders ORDER,...] CUTLASS=DIR ...
 
 Nothing is fetched, and nothing of these projects is part of this one: a program of ours includes their headers, gives
@@ -39,6 +40,10 @@ class Program:
     device: str = "H200"
     runs: list = field(default_factory=lambda: [("", None)])  # arguments, Fault or None
     reference: str = ""  # a program in C that prints "loss X": these become arguments, after a file's name
+    sample: str = ""  # a folder of cuda-samples: its own program, whose own check must hold; there is no `source`
+    edits: tuple = ()  # (text, replacement) in the sample's files: smaller problems, fewer repetitions
+    std: str = "c++17"
+    says: str = ""  # what the sample prints if its check holds, "" if its exit status says so
 
 
 ENDED = Fault("ended", "its consumers arrive at mbarriers of a block of the cluster that may have ended",
@@ -65,11 +70,45 @@ def flash_backward(head, causal):
                    (f"HEAD={head}", f"CAUSAL={str(causal).lower()}"))
 
 
-def gemm(schedule, epilogue):
-    return Program(f"CUTLASS {schedule}", "cutlass_gemm.cu", ("CUTLASS",),
-                   (f"SCHEDULE={schedule}", f"EPILOGUE={epilogue}"))
+def gemm(schedule, epilogue, a="bfloat16_t", b="bfloat16_t"):
+    types = "" if a == "bfloat16_t" else f" {a} {b}"
+    return Program(f"CUTLASS {schedule}{types}", "cutlass_gemm.cu", ("CUTLASS",),
+                   (f"SCHEDULE={schedule}", f"EPILOGUE={epilogue}", f"OF_A={a}", f"OF_B={b}"))
 
 
+def sample(folder, arguments="", edits=(), says="", defines=(), fault=None, runs=()):
+    return Program(f"cuda-samples {folder.rpartition('/')[2]}", "", ("SAMPLES",), defines, sample=folder, edits=edits,
+                   says=says, runs=list(runs) or [(arguments, fault)])
+
+
+RING = Fault("which cp.async still writes", "the first loop loads five stages into a ring of four: <= instead of <")
+
+SAMPLES = [
+    sample("0_Introduction/vectorAdd", says="Test PASSED"),
+    sample("0_Introduction/matrixMul", "-wA=64 -hA=64 -wB=96 -hB=64", (("nIter = 300", "nIter = 2"),), "Result = PASS"),
+    sample("0_Introduction/simpleCooperativeGroups", says="...Done."),
+    sample("0_Introduction/simpleVoteIntrinsics"),
+    sample("2_Concepts_and_Techniques/reduction", "--n=65536 --kernel=7", (("Iterations = 100", "Iterations = 1"),),
+           "Test passed"),
+    sample("2_Concepts_and_Techniques/reductionMultiBlockCG", "--n=65536 --maxblocks=16",
+           (("Iterations = 100", "Iterations = 2"),)),
+    sample("2_Concepts_and_Techniques/threadFenceReduction", "--n=65536", (("Iterations = 100", "Iterations = 2"),)),
+    sample("2_Concepts_and_Techniques/scan", "", (("13 * 1048576 / 2", "262144"), ("iCycles = 100", "iCycles = 1"))),
+    sample("2_Concepts_and_Techniques/histogram", "", (("64 * 1048576", "1048576"), ("numRuns    = 16", "numRuns = 1")),
+           "Test passed"),
+    sample("2_Concepts_and_Techniques/shfl_scan", fault=Fault(
+        "nothing has written", "lanes read the sums of warps that the block does not have; no result needs them")),
+    sample("3_CUDA_Features/binaryPartitionCG"),
+    sample("3_CUDA_Features/warpAggregatedAtomicsCG", "", (("10000000", "100000"),)),
+    sample("3_CUDA_Features/globalToShmemAsyncCopy", edits=(("nIter = 100", "nIter = 1"),), says="Result = PASS", runs=[
+        (f"-wA=256 -hA=128 -wB=128 -hB=256 --kernel={kernel}", fault)
+        for kernel, fault in ((1, None), (2, None), (5, None), (6, None), (7, None), (0, RING), (4, RING))]),
+    *(sample(f"3_CUDA_Features/{name}", edits=(
+        (f"#define M_TILES {tiles}", "#define M_TILES 16"), (f"#define N_TILES {tiles}", "#define N_TILES 16"),
+        (f"#define K_TILES {tiles}", "#define K_TILES 16")), defines=("CPU_DEBUG=1",))
+      for name, tiles in (("cudaTensorCoreGemm", 256), ("bf16TensorCoreGemm", 512))),
+    sample("6_Performance/transpose", "-dimX=64 -dimY=64", (("NUM_REPS 100", "NUM_REPS 1"),), "Test passed"),
+]
 PROGRAMS = [
     Program("CuTe tutorial, TMA", "cute_tma.cu", ("CUTLASS",)),
     Program("CuTe tutorial, cp.async", "cute_async.cu", ("CUTLASS",), runs=[
@@ -99,12 +138,19 @@ PROGRAMS = [
     gemm("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
     gemm("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized"),
     gemm("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative"),
+    gemm("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized", "float_e4m3_t", "float_e4m3_t"),
+    gemm("KernelTmaWarpSpecializedCooperativeFP8FastAccum", "TmaWarpSpecializedCooperative", "float_e4m3_t",
+         "float_e5m2_t"),
+    Program("ThunderKittens, bf16", "thunder_kittens.cu", ("KITTENS",), ("KITTENS_HOPPER",), std="c++20"),
+    *SAMPLES,
 ]
 INCLUDES = {
     "CUTLASS": ("include", "tools/util/include", "examples", "examples/common"),
     "FLASH": ("hopper",),
     "LLMC": ("dev/cuda", "."),
     "FASTCU": (".",),
+    "SAMPLES": ("Common", "Samples"),
+    "KITTENS": (".", "include", "prototype"),
 }
 
 
@@ -118,17 +164,39 @@ def losses_of_reference(p, binary, options, projects):
     return [f"{binary}.bin", *(line.split()[1] for line in output.splitlines() if line.startswith("loss "))]
 
 
+def copy_sample(p, folder, projects):
+    """Copies the sample's files with the edits to a folder of the build, and returns those to compile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unused = {text for text, _ in p.edits}
+    for file in (projects["SAMPLES"] / "Samples" / p.sample).iterdir():
+        if file.suffix not in (".cu", ".cpp", ".cuh", ".h", ".hpp"):
+            continue
+        content = file.read_text()
+        for text, replacement in p.edits:
+            if text in content:
+                unused.discard(text)
+                content = content.replace(text, replacement)
+        if not (folder / file.name).exists() or (folder / file.name).read_text() != content:
+            (folder / file.name).write_text(content)
+    if unused:
+        sys.exit(f"foreign: {p.sample} has no text {sorted(unused)[0]!r}; docs/modelled_gpu.md names the version")
+    return sorted(file for file in folder.iterdir() if file.suffix in (".cu", ".cpp"))
+
+
 def compile_program(p, options, projects):
     """Returns the program, or None after an error that was printed."""
     binary = options.build / "".join(c if c.isalnum() else "_" for c in p.name)
-    sources = [HERE / p.source, *HERE.glob("*.h")]
-    if binary.exists() and all(binary.stat().st_mtime > s.stat().st_mtime for s in sources):
+    sources = [HERE / p.source]
+    if p.sample:
+        sources = copy_sample(p, Path(f"{binary}_sources"), projects)
+    inputs = [*sources, *HERE.glob("*.h")]
+    if binary.exists() and all(binary.stat().st_mtime > s.stat().st_mtime for s in inputs):
         return binary
     includes = [f"-I{projects[name] / folder}" for name in p.needs for folder in INCLUDES[name]]
-    command = [*shlex.split(options.nvcc), "-std=c++17", "-O3", "-w", "-lineinfo", "--no-compress", "-cudart", "shared",
-               "-gencode", f"arch=compute_{p.arch},code=compute_{p.arch}", "--expt-relaxed-constexpr",
+    command = [*shlex.split(options.nvcc), f"-std={p.std}", "-O3", "-w", "-lineinfo", "--no-compress", "-cudart",
+               "shared", "-gencode", f"arch=compute_{p.arch},code=compute_{p.arch}", "--expt-relaxed-constexpr",
                "--expt-extended-lambda", "-DNDEBUG", f"-I{HERE}", *includes, *(f"-D{d}" for d in p.defines),
-               str(HERE / p.source), "-o", f"{binary}.new"]
+               *map(str, sources), "-o", f"{binary}.new"]
     if "LLMC" in p.needs:
         command += ["-lcublas", "-lcublasLt"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -139,12 +207,15 @@ def compile_program(p, options, projects):
     return binary
 
 
-def judge(output, status, fault):
+def judge(p, output, status, fault):
     """Returns what is wrong with the output of a run, or ""."""
     lines = output.splitlines()
     alarms = [line for line in lines if line.startswith("alarm: ")]
     wrong = [line for line in lines if line.startswith(("wrong: ", "failed: "))]
     right = [line for line in lines if line.startswith("right: ")]
+    if p.sample:
+        wrong += [line for line in lines if "mismatch" in line][:1]
+        right = [p.says] if p.says in output else []
     if fault is None:
         if alarms or wrong or status or not right:
             return (alarms + wrong + [f"exit status {status}, {len(right)} results"])[0]
@@ -161,11 +232,12 @@ def run(p, binary, arguments, fault, order, options, more=()):
     command = [HERE.parent / "model-gpu", f"--libraries={options.libraries}", f"--device={p.device}",
                f"--order={order}", binary, *arguments.split(), *more]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    problem = judge(result.stdout + result.stderr, result.returncode, fault)
+    problem = judge(p, result.stdout + result.stderr, result.returncode, fault)
     notes = (result.stdout + result.stderr).count("\nnote: ")
     errors = [float(line.rsplit("error ", 1)[1].split()[0]) for line in result.stdout.splitlines()
               if line.startswith("right: ")]
-    outcome = problem or (f"error {max(errors):.2g}" if errors else "no result")
+    of_program = "its own check holds" if p.sample else "no result"
+    outcome = problem or (f"error {max(errors):.2g}" if errors else of_program)
     if "alarm: " in result.stderr + result.stdout and not problem:
         outcome += f"; alarm, true: {fault.why}"
     print(f"{'wrong' if problem else 'as it must be'} | {p.name} {arguments} | {order} | {outcome} | {notes} notes",

@@ -66,6 +66,7 @@ KINDS = {
     "products not waited for": (rb"wgmma\.wait_group\.sync\.aligned \d;", rb";"),
     "waiting for one group too few": (rb"wgmma\.wait_group\.sync\.aligned 0;", rb"wgmma.wait_group.sync.aligned 1;"),
     "wgmma not transposed": (rb"(wgmma\.mma_async[^;]*p, 1, 1), 1;", rb"\1, 0;"),
+    "operands not transposed": (rb"(wgmma\.mma_async[^;]*p, 1, 1), 1, 1;", rb"\1, 0, 0;"),
     "an old sum": (rb"(setp\.ne\.b32 p, %r\d+), 0;\n(wgmma)", rb"\1, 9;\n\2"),
     "no arrival": (rb"mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];", rb";"),
     "an arrival too many": (rb"(mbarrier\.init\.shared::cta\.b64 \[%r\d+\]), %r\d+;", rb"\1, 2;"),
@@ -75,6 +76,7 @@ KINDS = {
     "no fence of mbarriers": (rb"fence\.mbarrier_init\.release\.cluster;", rb";"),
     "swapped coordinates": (rb"(cp\.async\.bulk[^{]*\{)(%r\d+), (%r\d+)", rb"\1\3, \2"),
     "no turn": (rb"bar\.arrive [^;]*;", rb";"),
+    "no named barrier": (rb"bar\.sync %r\d+, %?\w+;", rb";"),
     "more registers": (rb"(setmaxnreg\.inc\.sync\.aligned\.u32) 232;", rb"\1 240;"),
     "less static shared memory": (rb"(\.shared \.align \d+ \.b8 \w+)\[\d+\]", rb"\1[8]"),
     "too much static shared memory": (rb"(\.shared \.align )16( \.b8 \w+)\[\d\d\d\];\s+", rb"\g<1>4\2[50000];\n"),
@@ -131,6 +133,7 @@ FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_
 QUERIES = rb"flash_attention_query_gradient_kernelILi64"
 HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention_hopper_key_gradient_kernelILi64"
 HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
+HOPPER_SYMMETRIC = rb"symmetric_product_hopper_kernel"
 ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
 FLASH = "kernels/attention_flash: many tiles*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
@@ -221,6 +224,16 @@ FAULTS = [
     Fault("more registers", HOPPER_KEYS, 0, FLASH, "waits for ever"),
     Fault("no barrier", HOPPER, 0, FLASH, "of shared memory"),
     Fault("no __syncwarp", HOPPER_KEYS, 0, FLASH, ""),
+    Fault("no arrival at the other block", HOPPER_SYMMETRIC, 0, SYMMETRIC, "waits for ever: for phase"),
+    Fault("bytes not expected", HOPPER_SYMMETRIC, 0, SYMMETRIC, ENDLESS),
+    Fault("a wait that says yes", HOPPER_SYMMETRIC, 0, SYMMETRIC, ""),
+    Fault("a wait that says yes", HOPPER_SYMMETRIC, 1, SYMMETRIC, ""),
+    Fault("an arrival too many", HOPPER_SYMMETRIC, 1, SYMMETRIC, ""),
+    Fault("products not waited for", HOPPER_SYMMETRIC, 0, SYMMETRIC, ""),
+    Fault("operands not transposed", HOPPER_SYMMETRIC, 0, SYMMETRIC, WRONG),
+    Fault("swapped coordinates", HOPPER_SYMMETRIC, 0, SYMMETRIC, ""),
+    Fault("no named barrier", HOPPER_SYMMETRIC, 2, SYMMETRIC, RACE),
+    Fault("no fence of mbarriers", HOPPER_SYMMETRIC, 0, SYMMETRIC, "without fence.proxy.async"),
     Fault("less static shared memory", rb"reduce_final_kernel", 0, REDUCE, SHARED),
     Fault("no barrier of the cluster", rb"exchange", 0, "", OTHERS),
     Fault("no barrier of the cluster", rb"exchange", 1, "", "of the cluster"),

@@ -1,6 +1,8 @@
 // Kernels that tests write in PTX.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -52,21 +54,30 @@ public:
         return run(std::move(in), launch, nullptr, true);
     }
 
-    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts, bool maps_out) const {
-        std::vector<uint32_t> out = in;
-        const void* out_address = out.data();
-        const void* in_address = in.data();
+    // Likewise; the kernel may also access `more`.
+    std::vector<uint32_t> run_with(std::vector<uint32_t> in, Launch launch, Range more) const {
+        return run(std::move(in), launch, nullptr, false, {more});
+    }
+
+    std::vector<uint32_t> run(std::vector<uint32_t> in, Launch launch, KernelCounts* counts, bool maps_out,
+                              std::vector<Range> memory = {}) const {
+        const Aligned out(in);
+        const Aligned source(in);
+        const void* out_address = out.lines.data();
+        const void* in_address = source.lines.data();
         TensorMap map = map_;
-        map.address = reinterpret_cast<uintptr_t>(maps_out ? out.data() : in.data());
+        map.address = reinterpret_cast<uintptr_t>(maps_out ? out_address : in_address);
         const void* arguments[] = {&out_address, &in_address, &map};
-        const auto range = [](const std::vector<uint32_t>& v) {
-            const auto begin = reinterpret_cast<uintptr_t>(v.data());
-            return Range{begin, begin + 4 * v.size()};
+        const auto range = [&](const void* address) {
+            const auto begin = reinterpret_cast<uintptr_t>(address);
+            return Range{begin, begin + 4 * in.size()};
         };
-        std::vector<Range> memory = {range(out), range(in)};
-        if (memory[1].begin < memory[0].begin) std::swap(memory[0], memory[1]);
+        memory.push_back(range(out_address));
+        memory.push_back(range(in_address));
+        std::ranges::sort(memory, {}, &Range::begin);
         gpusim::run(*program_, launch, pack(*program_, arguments), memory, counts);
-        return out;
+        std::memcpy(in.data(), out_address, 4 * in.size());
+        return in;
     }
     std::vector<uint32_t> run(const std::vector<uint32_t>& in) const {
         Launch launch;
@@ -86,6 +97,16 @@ public:
     const Program& program() const { return *program_; }
 
 private:
+    // Words at an address like those of device memory.
+    struct Aligned {
+        struct alignas(256) Line {
+            uint32_t words[64];
+        };
+        std::vector<Line> lines;
+        explicit Aligned(const std::vector<uint32_t>& words) : lines(words.size() / 64 + 1) {
+            std::memcpy(lines.data(), words.data(), 4 * words.size());
+        }
+    };
     TensorMap map_;
     Module module_;
     std::unique_ptr<Program> program_;

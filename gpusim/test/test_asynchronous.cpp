@@ -130,6 +130,12 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
          {"too many", with_mbarrier(40) + "@%p0 mbarrier.arrive.shared.b64 _, [%r1], 41;",
           "that expects 40 more of 40"},
          {"made twice", with_mbarrier(1) + "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;", "is an mbarrier already"},
+         {"made by all lanes of a warp",
+          "mov.u32 %r1, buffer; mbarrier.init.shared::cta.b64 [%r1], 32; bar.warp.sync -1;" + kArrive, "", 32},
+         {"made by lanes with other counts",
+          "mov.u32 %r1, buffer; add.u32 %r2, %r0, 1;"
+          "mbarrier.init.shared::cta.b64 [%r1], %r2;",
+          "is an mbarrier already", 32},
          {"made again",
           with_mbarrier(1) + "@%p0 mbarrier.inval.shared.b64 [%r1]; "
                              "@%p0 mbarrier.init.shared::cta.b64 [%r1], 1;",
@@ -138,6 +144,7 @@ TEST_CASE("gpusim/asynchronous: mbarriers order what was done before an arrival 
           "waits for ever: for phase 0 of the mbarrier at byte 0 of shared memory, which lacks 1 of 65 arrivals"},
          {"for bytes", with_mbarrier(64) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;" + wait(),
           "lacks 0 of 64 arrivals and 1024 bytes"}});
+    REQUIRE(has_note("several threads make the same mbarrier"));
 }
 
 TEST_CASE("gpusim/asynchronous: the parity of an mbarrier distinguishes its phases") {
@@ -156,6 +163,7 @@ TEST_CASE("gpusim/asynchronous: named barriers join some warps") {
             store + "bar.sync 1, 64; bra $end; $read: bar.arrive 1, 64; "
                     "st.shared.u32 [%r2+128], %r0; $end:",
             "a race"},
+           {"all threads of the block", store + "bar.sync 1; bra $end; $read: bar.sync 1;" + load + "$end:", ""},
            {"another barrier", store + "bar.sync 2, 64; bra $end; $read: bar.sync 1, 64;" + load + "$end:",
             "waits for ever: too few threads"},
            {"too many", addresses + "bar.sync 1, 32;", "64 threads at barrier 1 of 32"},

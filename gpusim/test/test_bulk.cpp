@@ -146,6 +146,12 @@ TEST_CASE("gpusim/bulk: faults of copies out of shared memory") {
     const Case cases[] = {
         {"right", kStore + kFence + store + kWait + overwrite, ""},
         {"no fence", kStore + "bar.sync 0;" + store + kWait, "without fence.proxy.async"},
+        {"the thread that copies fences for all", kStore + "bar.sync 0; fence.proxy.async.shared::cta;" + store + kWait,
+         ""},
+        {"it fences before the others have stored",
+         kStore + "fence.proxy.async.shared::cta; @%p0 bra $copy; st.shared.u32 [%r2], %r8; $copy: bar.sync 0;" +
+             store + kWait,
+         "without fence.proxy.async"},
         {"the fence of device memory", kStore + "fence.proxy.async.global; bar.sync 0;" + store + kWait,
          "without fence.proxy.async"},
         {"no barrier", kStore + "fence.proxy.async.shared::cta;" + store + kWait, "of shared memory"},

@@ -135,7 +135,7 @@ TEST_CASE("gpusim/host: a device's properties are right or plainly unknown") {
     REQUIRE((number(324) == 1024 && number(332) == 64));                  // maxThreadsDim
     REQUIRE((number(336) == INT_MAX && number(340) == 65535));            // maxGridSize
     REQUIRE((number(632) == 65536 && number(352) == 65536));              // registers and constants of a multiprocessor
-    REQUIRE((number(636) == 0 && number(668) == 0 && number(748) == 0));  // managed memory, cooperative, clusters
+    REQUIRE((number(636) == 0 && number(668) == 1 && number(748) == 0));  // managed memory, cooperative, clusters
     REQUIRE(number(596) == -1);                                           // l2CacheSize
 }
 

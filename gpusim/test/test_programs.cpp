@@ -228,12 +228,15 @@ TEST_CASE("gpusim/programs: attributes of an H200 are those of NVIDIA's tables, 
                                                                               {8, 49152},
                                                                               {10, 32},
                                                                               {12, 65536},
+                                                                              {13, -1},  // the clock: unknown
                                                                               {16, 132},
+                                                                              {20, 0},
                                                                               {39, 2048},
                                                                               {75, 9},
                                                                               {76, 0},
                                                                               {81, 233472},
                                                                               {82, 65536},
+                                                                              {95, 1},
                                                                               {97, 232448},
                                                                               {106, 32},
                                                                               {120, 1}}) {
@@ -241,7 +244,7 @@ TEST_CASE("gpusim/programs: attributes of an H200 are those of NVIDIA's tables, 
         REQUIRE(value(attribute) == expected);
     }
     int number = -7;
-    REQUIRE(cudaDeviceGetAttribute(&number, 13, 0) == cudaErrorInvalidValue);  // the clock's rate
+    REQUIRE(cudaDeviceGetAttribute(&number, 36, 0) == cudaErrorInvalidValue);  // the memory clock's rate
     REQUIRE(cudaDeviceGetAttribute(&number, 1, 99) == cudaErrorInvalidDevice);
     REQUIRE(number == -7);
 }

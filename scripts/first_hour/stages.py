@@ -38,7 +38,7 @@ CAPABILITIES = (
     ("collectives of one rank", "runtime/comm: a single process"),
 )
 # Tests of kernels that only sm_90 has. They run last; if one fails, later stages run with --kernels portable.
-HOPPER = ("kernels/attention_flash", "runtime/warpgroup")
+HOPPER = ("kernels/attention_flash", "runtime/symmetric_product", "runtime/warpgroup")
 PLANTED = ["support/planted: a kernel that never ends", "support/planted: a kernel that writes to an invalid address"]
 RUN_LIMIT = 120
 
@@ -123,7 +123,8 @@ def corpus(call):
 
 def kernels(call):
     """The flags by which later stages go on after a fault of Hopper's kernels."""
-    bad = any(row["stage"] in "ab" and row["outcome"] in BAD and row["name"].startswith((*HOPPER, "a copied tile"))
+    names = (*HOPPER, "a copied tile", "a symmetric product")
+    bad = any(row["stage"] in "ab" and row["outcome"] in BAD and row["name"].startswith(names)
               for row in call.rows.mine())
     return ["--kernels", "portable"] if bad else []
 

@@ -2,6 +2,7 @@
 // and that a library's wrong product is noticed.
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/gemm_layout.h"
+#include "test/support/os_threads.h"
 
 using namespace teon;
 using namespace teon::cpu;
@@ -144,23 +146,24 @@ void check(const Case& c, uint64_t seed) {
     }
 }
 
-// The product of `count` matrices, of which the first is always the same.
+// The product of `count` matrices of width x width x K, of which the first is always the same.
 template <typename T>
-std::vector<T> first_of(int width, int count, bool trans_a, bool trans_b) {
+std::vector<T> first_of(int width, int K, int count, bool trans_a, bool trans_b) {
+    const int64_t terms = int64_t{width} * K;
     const int64_t size = int64_t{width} * width;
-    auto A = random_values<T>(count * size, 5);
-    auto B = random_values<T>(count * size, 6);
+    auto A = random_values<T>(count * terms, 5);
+    auto B = random_values<T>(count * terms, 6);
     std::vector<T> C(static_cast<size_t>(count * size));
     matmul({.M = width,
             .N = width,
-            .K = width,
+            .K = K,
             .batch = count,
             .trans_a = trans_a,
             .trans_b = trans_b,
             .in = kDtype<T>,
             .out = kDtype<T>,
-            .A = {A.data(), width, size},
-            .B = {B.data(), width, size},
+            .A = {A.data(), trans_a ? width : K, terms},
+            .B = {B.data(), trans_b ? K : width, terms},
             .addend = {C.data(), width, size},
             .C = C.data(),
             .ldc = width,
@@ -173,10 +176,10 @@ template <typename T>
 void check_batches() {
     for (const int width : {128, 512}) {
         for (const bool trans_b : {false, true}) {
-            const std::vector<T> alone = first_of<T>(width, 1, false, trans_b);
+            const std::vector<T> alone = first_of<T>(width, width, 1, false, trans_b);
             for (int count = 2; count <= 12; ++count) {
                 INFO(name_of(kDtype<T>) << ", " << count << " matrices of " << width << ", B transposed: " << trans_b);
-                REQUIRE(same_bits(first_of<T>(width, count, false, trans_b), alone));
+                REQUIRE(same_bits(first_of<T>(width, width, count, false, trans_b), alone));
             }
         }
     }
@@ -193,6 +196,26 @@ TEST_CASE("cpu/products: every K from 1 to 130 equals sums in double, with odd a
         if (c.K % 3 == 0) check<f16, f16>(c, seed + 3);
         seed += 4;
     }
+}
+
+TEST_CASE("cpu/products: long sums of a transposed A, as of the gradients of weights, equal sums in double") {
+    uint64_t seed = 7;
+    for (const auto [M, N, K] : {std::array{65, 70, 1024}, std::array{300, 130, 2048}, std::array{33, 600, 3072},
+                                 std::array{17, 1, 8192}, std::array{40, 50, 1028}, std::array{40, 50, 1026}})
+        for (const bool trans_b : {false, true}) {
+            const Case c{M, N, K, trans_b ? 2 : 1, true, trans_b, trans_b, N == 70, 3, N == 70 ? 1.0f : 0.75f};
+            check<bf16, bf16>(c, seed);
+            check<bf16, float>(c, seed + 1);
+            check<float, float>(c, seed + 2);
+            check<f16, f16>(c, seed + 3);
+            seed += 4;
+        }
+}
+
+TEST_CASE("cpu/products: the bits of a long sum of a transposed A depend neither on threads nor on the batch") {
+    const auto product = [](int count) { return first_of<bf16>(384, 1024, count, true, false); };
+    REQUIRE(same_with_any_threads([&] { return bytes_of(product(1)); }));
+    REQUIRE(same_bits(product(2), product(1)));
 }
 
 TEST_CASE("cpu/products: a matrix's bits do not depend on how many matrices share its batch") {

@@ -335,6 +335,29 @@ TEST_CASE("data/loader: each batch has the number of its first sample on the dev
         }
 }
 
+// On the modelled GPU nothing runs before the wait at the end, unless the loader itself waits for it.
+TEST_CASE("data/loader: batches are right on a stream that runs far behind the host") {
+    constexpr int kCalls = 20;
+    Corpus corpus({30000}, 60000);
+    for (bool prefetch : {false, true}) {
+        LoaderOptions o{.B = 2, .T = 100, .vocab_size = 60000};
+        o.prefetch = prefetch;
+        const int64_t n = int64_t{o.B} * o.T;
+        Stream stream;
+        Loader loader(corpus.open(), o);
+        Buffer<int> seen(kCalls * n);
+        for (int call = 0; call < kCalls; ++call) copy(seen.data() + call * n, loader.next(stream).tokens, n, stream);
+        std::vector<int> tokens(static_cast<size_t>(seen.size()));
+        download(tokens.data(), seen.data(), seen.size(), stream);
+        stream.synchronize();
+        Loader again(corpus.open(), o);
+        for (int call = 0; call < kCalls; ++call) {
+            const std::vector<int> expected = take(again, stream).tokens;
+            REQUIRE(std::equal(expected.begin(), expected.end(), tokens.begin() + call * n));
+        }
+    }
+}
+
 TEST_CASE("data/loader: views stay valid until the call after the next") {
     Corpus corpus({30000}, 60000);
     for (bool mask : {false, true}) {

@@ -13,6 +13,7 @@
 #include "plan/gpus.h"
 #include "plan/report.h"
 #include "plan/step_time.h"
+#include "runtime/linalg_library.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
@@ -53,6 +54,40 @@ TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
                 REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
             }
     REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
+}
+
+TEST_CASE("plan/run_plan: matrices are orthogonalized in the type that suits the device, or the one given") {
+    const auto planned = [](std::vector<std::string> flags, bool is_gpu) {
+        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
+        return make_plan(kGpt2, *parse(flags), is_gpu, int64_t{1} << 40);
+    };
+    const auto type = [&](std::vector<std::string> flags, bool is_gpu) {
+        flags.insert(flags.end(), {"--optimizer", "muon"});
+        const RunPlan plan = planned(flags, is_gpu);
+        // Resolved, so that config.json has it; and reported, because it differs between machines.
+        REQUIRE(plan.options.ns_dtype == plan.options.optimizer.ns_dtype);
+        const std::string line = fmt::format("NS dtype    {} (", name_of(*plan.options.ns_dtype));
+        REQUIRE(plan_report(plan).find(line) != std::string::npos);
+        return *plan.options.ns_dtype;
+    };
+    const DType on_cpu = linalg_library().bf16 ? DType::bf16 : DType::f32;
+    REQUIRE(type({"--dtype", "bf16"}, false) == on_cpu);
+    REQUIRE(type({"--dtype", "float"}, false) == DType::f32);
+    REQUIRE(type({"--dtype", "bf16"}, true) == DType::f16);
+    for (const bool is_gpu : {false, true}) {
+        REQUIRE(type({"--dtype", "bf16", "--ns-dtype", "float"}, is_gpu) == DType::f32);
+        REQUIRE(type({"--dtype", "float", "--ns-dtype", "bf16"}, is_gpu) == DType::bf16);
+    }
+    const std::vector<std::vector<std::string>> without = {{"--optimizer", "adamw"},
+                                                           {"--optimizer", "teon", "--ortho", "svd"}};
+    for (const auto& words : without) {
+        const RunPlan plan = planned(words, false);
+        REQUIRE(!plan.options.ns_dtype);
+        REQUIRE(plan_report(plan).find("NS dtype") == std::string::npos);
+    }
+    REQUIRE_THROWS_AS(type({"--ns-dtype", "double"}, false), UsageError);
+    REQUIRE_THROWS_AS(type({"--ortho", "svd", "--ns-dtype", "bf16"}, false), UsageError);
+    REQUIRE_THROWS_AS(planned({"--optimizer", "adamw", "--ns-dtype", "bf16"}, false), UsageError);
 }
 
 TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps, down to one sequence a step") {

@@ -79,7 +79,7 @@ class FirstHour(Case):
         if MODELLED:
             (tools / "ncu").write_text(NCU.format(python=sys.executable))
             (tools / "ncu").chmod(0o755)
-        self.first("c", "d", "--out", self.out, "--seconds", 900, expect=int(self.out.exists()),
+        self.first("c", "d", "--out", self.out, "--seconds", 900, expect=int(self.out.exists()), timeout=1200,
                    PATH=f"{tools}:{os.environ['PATH']}")
         self.assert_rows("c", ("passed",) if MODELLED and not missing("torch") else ("passed", "skipped"))
         d = self.assert_rows("d", ("passed", "skipped"))

@@ -164,6 +164,25 @@ class ResumeTest(RunCase):
         self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))  # later ones, too
         self.assertEqual([m["loss"] for m in self.metrics("new", "step")], older)
 
+    @needs("xxhash")
+    def test_a_run_of_a_version_without_ns_dtype_continues_in_its_type(self):
+        flags = ["--optimizer", "muon", "--dtype", "bf16", "--checkpoint-every", 10]
+        was = "f16" if BUILD.name.startswith("cuda") else "float"
+        self.train("whole", *flags, "--ns-dtype", was)
+        self.train("run", *flags, "--ns-dtype", was)
+        for step in (20, 30, 40):
+            shutil.rmtree(self.checkpoint("run", step))
+        state = read_json(self.checkpoint("run", 10) / "trainer.json")
+        self.assertEqual(state["run"]["options"].pop("ns-dtype"), was)
+        write_as_if_saved(self.checkpoint("run", 10), "trainer.json", json.dumps(state).encode())
+        config = read_json(self.folder / "run" / "config.json")
+        del config["options"]["ns-dtype"]
+        (self.folder / "run" / "config.json").write_text(json.dumps(config))
+        text = self.train("run", *flags, "--resume").stdout
+        self.assertRegex(text, rf"\nNS dtype +{was} ")
+        self.assertEqual(self.trained("run"), self.trained("whole"))
+        self.assertIn('--ns-dtype "bf16" (was', self.refused("run", *flags, "--ns-dtype", "bf16", "--resume"))
+
     def test_resuming_removes_checkpoints_that_a_killed_run_should_have_removed(self):
         self.train("a", "--checkpoint-every", 10)
         self.assertEqual(len(self.checkpoints("a")), 4)

@@ -491,9 +491,9 @@ TEST_CASE("runtime/simt: arguments are converted to the kernel's parameter types
 }
 
 TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal results") {
-    // On a CPU the error is at most 2 ulp. On a GPU it is 2 + floor(|1.173 x|) ulp for __expf (CUDA C++ Programming
-    // Guide, mathematical functions) and 2^-22, up to 4 ulp, for ex2.approx (PTX ISA), which was 2.03 ulp on an H200.
-    // Both flush subnormal results.
+    // On a CPU the error is at most 2 ulp, of exp_fast 1 (.91 among 44 million floats). On a GPU it is
+    // 2 + floor(|1.173 x|) ulp for __expf (CUDA C++ Programming Guide, mathematical functions) and 2^-22, up to 4 ulp,
+    // for ex2.approx (PTX ISA), which was 2.03 ulp on an H200. Both flush subnormal results.
     const bool host = std::string(backend_name()) == "cpu";
     const auto check = [&](const std::vector<float>& x, const std::vector<float>& y, auto reference, auto ulps) {
         for (size_t i = 0; i < x.size(); ++i) {
@@ -507,7 +507,7 @@ TEST_CASE("base/math: exp_fast and exp2_fast over all magnitudes of normal resul
     const std::vector<float> x2 = dense(1e-10f, 129.0f, 97);
     check(
         x, evaluate<Function::exp>(x), [](double v) { return std::exp(v); },
-        [&](float v) { return host ? 2.0 : 3.0 + std::floor(std::abs(1.173 * v)); });
+        [&](float v) { return host ? 1.0 : 3.0 + std::floor(std::abs(1.173 * v)); });
     check(
         x2, evaluate<Function::exp2>(x2), [](double v) { return std::exp2(v); },
         [&](float) { return host ? 2.0 : 4.0; });

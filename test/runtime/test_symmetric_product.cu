@@ -1,5 +1,9 @@
 #include "runtime/symmetric_product.h"
 
+#include <string_view>
+#include <vector>
+
+#include "runtime/symmetric_product_hopper.h"
 #include "test/oracle/gemm.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
@@ -11,13 +15,13 @@ using namespace teon::test;
 
 namespace {
 
-// The n x n product X X^T, or X^T X if trans, by symmetric_product() if `own_kernel`, else by gemm().
+// The n x n product X X^T, or X^T X if trans, by each of our kernels if `own_kernels`, else by gemm().
 struct SymmetricCase {
     int n, K, batch = 1;
     bool trans = false;
     float beta = 0.0f;
     int padding = 1;
-    bool own_kernel = false, addend = false;
+    bool own_kernels = false, addend = false;
     float alpha = 1.0f;
 };
 
@@ -35,7 +39,7 @@ std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
 
 template <typename T, typename TC>
 void check_symmetric(const SymmetricCase& s) {
-    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own_kernel, s.addend, s.alpha);
+    CAPTURE(s.n, s.K, s.batch, s.trans, s.beta, s.padding, s.own_kernels, s.addend, s.alpha);
     CAPTURE(name_of(dtype_of<T>), name_of(dtype_of<TC>));
     Stream stream;
     Linalg linalg(stream);
@@ -49,7 +53,6 @@ void check_symmetric(const SymmetricCase& s) {
     if (s.beta == 0.0f || s.addend) std::fill(before.begin(), before.end(), TC(NAN));
     if (s.beta == 0.0f) std::fill(addend.begin(), addend.end(), TC(NAN));
     Guarded<T> X(x, stream);
-    Guarded<TC> C(before, stream);
     Guarded<TC> Addend(addend, stream);
     Gemm g;
     g.M = g.N = n;
@@ -59,32 +62,39 @@ void check_symmetric(const SymmetricCase& s) {
     g.alpha = s.alpha;
     g.beta = s.beta;
     g.A = g.B = lx.mat(X.data());
-    g.C = lc.mat(C.data());
     g.batch_inner = s.batch;
     g.symmetric = true;
     if (s.addend) g.addend = lc.mat(Addend.data());
-    if (s.own_kernel) {
-        symmetric_product(g, s.addend ? g.addend : g.C, stream);
-    } else {
-        linalg.gemm(g);
-    }
-    auto after = C.get();
-    REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
-    for (int m = 0; m < s.batch; ++m) {
-        auto wide = widen<Tracked>(lx.take(x, m));
-        auto expected = matmul_oracle(wide, wide, n, n, K, s.trans, !s.trans);
-        auto added = widen<Tracked>(lc.take(s.addend ? addend : before, m));
-        for (size_t i = 0; i < expected.size(); ++i) {
-            expected[i] *= static_cast<double>(s.alpha);
-            if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
+    const auto check = [&](auto multiply) {
+        Guarded<TC> C(before, stream);
+        g.C = lc.mat(C.data());
+        multiply();
+        auto after = C.get();
+        REQUIRE(same_bits(lc.blank(after), lc.blank(before)));
+        for (int m = 0; m < s.batch; ++m) {
+            auto wide = widen<Tracked>(lx.take(x, m));
+            auto expected = matmul_oracle(wide, wide, n, n, K, s.trans, !s.trans);
+            auto added = widen<Tracked>(lc.take(s.addend ? addend : before, m));
+            for (size_t i = 0; i < expected.size(); ++i) {
+                expected[i] *= static_cast<double>(s.alpha);
+                if (s.beta != 0.0f) expected[i] += Tracked(s.beta) * added[i];
+            }
+            auto c = lc.take(after, m);
+            // A diagonal element is a sum of K squares. All have one sign, so their roundings do not average out.
+            REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
+            auto mirrored = c;
+            for (int64_t i = 0; i < n; ++i)
+                for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
+            REQUIRE(same_bits(c, mirrored));
         }
-        auto c = lc.take(after, m);
-        // A diagonal element is a sum of K squares. All have one sign, so their roundings do not average out.
-        REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
-        auto mirrored = c;
-        for (int64_t i = 0; i < n; ++i)
-            for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
-        REQUIRE(same_bits(c, mirrored));
+    };
+    if (!s.own_kernels) return check([&] { linalg.gemm(g); });
+    g.C = lc.mat(Addend.data());
+    const auto kernels = symmetric_kernels(g, g.C, stream);
+    REQUIRE_FALSE(kernels.empty());
+    for (const SymmetricKernel* kernel : kernels) {
+        CAPTURE(kernel->name);
+        check([&] { kernel->run(g, s.addend ? g.addend : g.C, stream); });
     }
 }
 
@@ -131,7 +141,7 @@ TEST_CASE("runtime/linalg: a symmetric product equals the full one and is mirror
 
 TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored exactly, whatever the sizes") {
     auto check = [](SymmetricCase s) {
-        s.own_kernel = true;
+        s.own_kernels = true;
         check_symmetric<bf16, bf16>(s);
         check_symmetric<f16, f16>(s);
     };
@@ -144,7 +154,36 @@ TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored ex
     for (bool trans : {false, true}) {
         check({.n = 200, .K = 72, .batch = 3, .trans = trans, .beta = 1.0f, .padding = 16, .addend = true});
         check({.n = 24, .K = 136, .batch = 5, .trans = trans, .padding = 0, .addend = true});
+        // 13 slices fill each of the four stages of wgmma's ring three times. The second pair of tiles is half empty.
+        check({.n = 264, .K = 832, .batch = 2, .trans = trans, .beta = 0.5f, .padding = 0, .alpha = -1.0f});
     }
+}
+
+TEST_CASE("runtime/symmetric_product: sm_90 has two kernels, of which one needs tensor maps; portable is the other") {
+    alignas(16) static bf16 memory[64 * 64];
+    Stream stream;
+    Gemm g{.M = 64, .N = 64, .K = 64, .trans_b = true, .batch_inner = 2};
+    g.A = g.B = g.C = mat(memory, 64, 64 * 64);
+    g.symmetric = true;
+    const auto names = [&] {
+        std::vector<std::string_view> names;
+        for (const SymmetricKernel* kernel : symmetric_kernels(g, g.C, stream)) names.push_back(kernel->name);
+        return names;
+    };
+    const std::vector<std::string_view> mma = {"tiles up to the diagonal"};
+    std::vector<std::string_view> all = mma;
+    if (device_info().compute_capability == 90) all.insert(all.begin(), "pairs of tiles up to the diagonal");
+    REQUIRE(names() == all);
+    g.B.stride_inner = 64 * 64 + 8;  // not a multiple of the row stride
+    REQUIRE(names() == mma);
+    g.B.stride_inner = 0;
+    REQUIRE(names() == mma);
+    g.batch_inner = 1;  // then no stride counts
+    REQUIRE(names() == all);
+    stream.set_kernels(Kernels::portable);
+    REQUIRE(names() == mma);
+    g.symmetric = false;
+    REQUIRE(names().empty());
 }
 
 TEST_CASE("runtime/symmetric_product: powers of a matrix are exact where integers are") {
@@ -187,8 +226,7 @@ TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads"
     }));
 }
 
-TEST_CASE(
-    "runtime/symmetric_product: unsupported products go to the library, and a rule decides where the kernel pays") {
+TEST_CASE("runtime/symmetric_product: unsupported products go to the library") {
     alignas(16) static bf16 memory[64 * 64];
     Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
     good.A = good.B = good.C = mat(memory, 64);
@@ -216,9 +254,26 @@ TEST_CASE(
     REQUIRE_FALSE(supported([](Gemm& g) { g.B.data = memory + 1; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.C.dtype = DType::f32; }));
     REQUIRE_FALSE(supported([](Gemm& g) { g.A.dtype = g.B.dtype = g.C.dtype = DType::f32; }));
-    // GPT-2 124M's stacks on 132 multiprocessors. A single matrix of 768 leaves most of them without a tile.
-    REQUIRE(symmetric_product_pays(768, 18, 132));
-    REQUIRE(symmetric_product_pays(768, 12, 132));
-    REQUIRE_FALSE(symmetric_product_pays(768, 1, 132));
-    REQUIRE(symmetric_product_pays(4096, 1, 132));
+}
+
+TEST_CASE("runtime/symmetric_product: a rule decides which kernel pays, and where the library does") {
+    const SymmetricKernel* mma = symmetric_kernel("tiles up to the diagonal");
+    const SymmetricKernel* wgmma = symmetric_kernel("pairs of tiles up to the diagonal");
+    REQUIRE(symmetric_kernel("library") == nullptr);
+    // GPT-2 124M's stacks on 132 multiprocessors: two blocks of pairs would keep each busy longer than two or three of
+    // tiles. A single matrix of 768 leaves most of them without a tile.
+    for (int batch : {12, 18}) REQUIRE(fastest_symmetric_kernel({wgmma, mma}, 768, batch, 132) == mma);
+    REQUIRE(fastest_symmetric_kernel({wgmma, mma}, 768, 1, 132) == nullptr);
+    REQUIRE(fastest_symmetric_kernel({wgmma, mma}, 4096, 1, 132) == mma);  // 528 = 4 x 132 tiles, 272 pairs
+    // LLaMA 1B's: many rounds.
+    REQUIRE(fastest_symmetric_kernel({wgmma, mma}, 2048, 22, 132) == wgmma);
+    REQUIRE(fastest_symmetric_kernel({mma}, 2048, 22, 132) == mma);
+    REQUIRE(fastest_symmetric_kernel({}, 2048, 22, 132) == nullptr);
+    for (int n = 1; n <= 9; ++n) {
+        int pairs = 0;
+        for (int down = 0; down < n; down += 2)
+            for (int across = 0; across < n + n % 2; ++across) pairs += across <= down + 1;
+        REQUIRE(symmetric_hopper_pairs(128 * n) == pairs);
+        REQUIRE(symmetric_hopper_pairs(128 * n - 120) == pairs);
+    }
 }
