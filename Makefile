@@ -306,11 +306,10 @@ check-layers:  ## Check that backend names stay in runtime/, includes go one way
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
 bench: build/corpus/manifest.json
 bench: $(PROGRAMS) $(BENCH_HERE) | venv  ## Measure this machine: each program in bench/, and training beside PyTorch
-	@set -e; for b in $(BENCH_HERE); do echo "$$b"; $$b; done
-	@$(PYTHON) bench/bench_optimizers.py
-	@$(PYTHON) bench/bench_train.py
-	@$(PYTHON) bench/bench_shared.py
-	@$(PYTHON) bench/bench_checkpoint.py
+	@set -o pipefail; { for b in $(BENCH_HERE); do echo "$$b"; $$b || exit; done; \
+	    for b in optimizers train shared checkpoint; do echo "bench/bench_$$b.py"; $(PYTHON) bench/bench_$$b.py || exit; \
+	    done; } | tee build/bench.txt
+	@$(PYTHON) bench/compare_output.py build/bench.txt
 
 # These goals build cpu/ with either backend and need its libraries.
 SETUP_BACKEND := $(if $(filter test-cpus test-sanitize soak cuda-run-tests test-faults build/model-gpu/%,\

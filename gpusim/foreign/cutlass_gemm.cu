@@ -25,8 +25,7 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto,
     float, float, bfloat16_t, Row, 8, bfloat16_t, Row, 8, cutlass::epilogue::EPILOGUE>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, A, Row, kAligned, B, Column, kAligned, float, Tile,
-    Cluster,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, A, Row, kAligned, B, Column, kAligned, float, Tile, Cluster,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
     cutlass::gemm::SCHEDULE>::CollectiveOp;
 using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue>;
