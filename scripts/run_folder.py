@@ -21,7 +21,7 @@ FIELDS = {
     "diagnose": {"role": (str,), "layers": (list,), "left": NUMBER, "right": NUMBER, "norm_ratio": NUMBER},
     "event": {"event": (str,), "reason": (str,)},
 }
-OPTIONAL = {"eval": {"val_bytes": (int,), "val_bits_per_byte": NUMBER}}
+OPTIONAL = {"step": {"grad_norm": NUMBER}, "eval": {"val_bytes": (int,), "val_bits_per_byte": NUMBER}}
 CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("options.seed", int), ("data.train", list),
           ("data.val", list))
 CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
@@ -126,15 +126,18 @@ def check_line(line, where):
 
 
 class StepLines(collections.abc.Sequence):
-    """Lines of kind "step" with the fields in FIELDS, as columns of 8 bytes a number: a run may have millions."""
+    """Lines of kind "step" with the fields in FIELDS and OPTIONAL, as columns of 8 bytes a number: a run may have
+    millions. A field that a line lacks is None, as null is."""
 
     def __init__(self, columns=None):
-        self.columns = columns or {"step": array.array("q")} | {
-            field: array.array("q" if types == (int,) else "d") for field, types in FIELDS["step"].items()}
+        fields = {"step": (int,)} | FIELDS["step"] | OPTIONAL["step"]
+        self.columns = columns or {
+            field: array.array("q" if types == (int,) else "d") for field, types in fields.items()}
 
     def append(self, line):
         for field, column in self.columns.items():
-            column.append(math.nan if line[field] is None else line[field])
+            value = line.get(field)
+            column.append(math.nan if value is None else value)
 
     def __len__(self):
         return len(self.columns["step"])
