@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import argparse
 import os
 import pathlib
 import re
@@ -81,10 +82,9 @@ def machine():
 
 
 def main():
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    output, stored = pathlib.Path(sys.argv[1]), MEASURED / f"{machine()}.txt"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=pathlib.Path, help="what make bench printed")
+    output, stored = parser.parse_args().output, MEASURED / f"{machine()}.txt"
     if not stored.exists():
         print(f"bench: nothing to compare with: copy {output} to {os.path.relpath(stored)} to keep it")
         return 0
