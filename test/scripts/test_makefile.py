@@ -76,6 +76,8 @@ class ContinuousIntegrationTest(MakeCase):
 @unittest.skipUnless(shutil.which("make"), "needs make")
 class GoalsTest(MakeCase):
     def test_an_interrupted_make_leaves_no_half_made_object(self):
+        # A shell starts commands in the background with SIGINT ignored, which make would inherit.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         here, compiler = self.checkout("base"), self.write_program("compiler", SLOW_COMPILER)
         make = self.start("make", "-C", here, "SETUP=0", "BACKEND=cpu", "JOBS=2", f"CXX={compiler}",
                           "build/cpu/base/hash.cpp.o", "build/cpu/base/text.cpp.o", env=self.outer | {
