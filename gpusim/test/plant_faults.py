@@ -224,6 +224,7 @@ FAULTS = [
     Fault("more registers", HOPPER_KEYS, 0, FLASH, "waits for ever"),
     Fault("no barrier", HOPPER, 0, FLASH, "of shared memory"),
     Fault("no __syncwarp", HOPPER_KEYS, 0, FLASH, ""),
+    Fault("no wgmma.fence", HOPPER_SYMMETRIC, 0, SYMMETRIC, UNFENCED),
     Fault("no arrival at the other block", HOPPER_SYMMETRIC, 0, SYMMETRIC, "waits for ever: for phase"),
     Fault("bytes not expected", HOPPER_SYMMETRIC, 0, SYMMETRIC, ENDLESS),
     Fault("a wait that says yes", HOPPER_SYMMETRIC, 0, SYMMETRIC, ""),
