@@ -1,9 +1,10 @@
-// Profiles a training step on this machine:  build/cpu/bench/bench_train Trains a GPT-2 with 256 channels, 4 layers and
-// vocabulary 256 on 8 sequences of 256 tokens, in float and in bf16 (bench/bench_train.py compares its tokens/s with
-// PyTorch's). Prints the share and the rate of matrix products, and the time of every other kernel that takes at least
-// 1% of a step. Then measures the same step with 1, 2, 4, ... threads, up to one per core, in turns: the time of the
-// fastest step, because other work on the machine only makes steps slower, and how many times as fast that is as with
-// one thread.
+// Profiles a training step on this machine:  build/cpu/bench/bench_train
+//
+// Trains a GPT-2 with 256 channels, 4 layers and vocabulary 256 on 8 sequences of 256 tokens, in float and in bf16
+// (bench/bench_train.py compares its tokens/s with PyTorch's). Prints the share and the rate of matrix products, and
+// the time of every other kernel that takes at least 1% of a step. Then measures the same step with 1, 2, 4, ...
+// threads, up to one per core, in turns: the time of the fastest step, because other work on the machine only makes
+// steps slower, and how many times as fast that is as with one thread.
 #include <fmt/core.h>
 
 #include <algorithm>

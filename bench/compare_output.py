@@ -33,9 +33,12 @@ OTHERS = ("median us", "of it optimizer")  # measured, too, so a row's name ends
 
 
 def columns_of(line):
-    """Returns {header: its right end} of the measured columns if the line heads a table."""
-    ends = {match.group(): match.end() for match in re.finditer(r"\S+(?: \S+)*", line)}
-    return {header: end for header, end in ends.items() if header in PROCESSOR | CLOCK or header in OTHERS}
+    """Returns {header: its right end} of the measured columns if the line heads a table: it has no numbers."""
+    if re.search(r"(?<!\S)\d", line):
+        return {}
+    matches = {header: re.search(rf"(?<!\S){re.escape(header)}(?!\S)", line)
+               for header in (*PROCESSOR, *CLOCK, *OTHERS)}
+    return {header: match.end() for header, match in matches.items() if match}
 
 
 def number_ending_at(line, end):

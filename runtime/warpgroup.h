@@ -47,9 +47,9 @@ bool has_warpgroup_code() {
 }
 
 // A tile, or a part of one, as an operand ("Matrix Descriptor"). An operand whose rows (of A) or columns (of B) are
-// rows of the tile begins at any multiple of 16 elements in a row. An operand whose rows (of A) or
-// columns (of B) are columns of the tile begins at any multiple of eight rows; those from 64 on are in another tile,
-// `next` bytes further on.
+// rows of the tile begins at any multiple of 16 elements in a row. An operand whose rows (of A) or columns (of B) are
+// columns of the tile begins at any multiple of eight rows; those from 64 on are in another tile, `next` bytes further
+// on.
 struct TileOperand {
     uint32_t low, high = 1024 >> 4 | 1u << 30;
     __device__ __forceinline__ explicit TileOperand(SharedAddress begin, int next = 0)

@@ -71,7 +71,7 @@ class FirstHour(Case):
                       report.kernel_table([kernel], [{"name": "norm forward", "ms": 0.05}], limits))
 
     def test_counters_are_read_from_the_csv_that_ncu_prints(self):
-        # Of ncu --csv --print-units base, as NVIDIA's "Nsight Compute CLI" describes it; not yet from a run of ours.
+        # The format of ncu --csv --print-units base in outputs that others have published; not yet from a run of ours.
         head = ('"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
                 '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"')
         line = ('"0","7","bench_gpu","127.0.0.1","void teon::norm_forward_kernel<teon::bf16, 4>(teon::bf16 *, int)",'
