@@ -21,8 +21,8 @@ constexpr int64_t kMaxColumns = 1536;
 constexpr int64_t kColumns = 1024;
 // If A is transposed, oneDNN copies its part of A as well as its part of B for each tile, and K is long: the gradients
 // of weights are such products. Tiles of 256 x 256 to 256 x 768 copy least and run at 78 to 88% of the forward
-// pass's rate, those of 64 rows at 70 to 78% (an AMD EPYC, bf16; bench/RESULTS.md); so tiles get smaller than that only
-// for half as many threads.
+// pass's rate, those of 64 rows at 70 to 78% (an AMD EPYC, bf16); so tiles get smaller than that only for half as many
+// threads.
 constexpr int64_t kMaxColumnsTransposed = 768;
 constexpr int64_t kColumnsTransposed = 512;
 constexpr int64_t kMinElementsTransposed = 256 * 256;
