@@ -1,6 +1,7 @@
 // What CUDA's host functions and the libraries in this folder ask of the device under them. hardware_cpu.cpp answers
 // for a CPU, whose work runs within the call that queues it. A program that puts another device under the same
-// functions links its own definitions instead of hardware_cpu.cpp, memory.cpp, device.cpp and simt.cpp: gpusim/ does.
+// functions links its own definitions instead of hardware_cpu.cpp, memory.cpp, device.cpp, simt.cpp and launch.cpp:
+// gpusim/ does.
 #pragma once
 
 #include <cstddef>

@@ -46,14 +46,20 @@
 
 namespace teon {
 
+namespace detail {
+
+// What launches share whatever the kernel is compiled once (simt.cu), not for every kernel.
+[[noreturn]] void refuse_extent(const std::string& count);
+
+}  // namespace detail
+
 // The extent of a grid or block: a count, or a dim3. A count may be 0 (an empty grid).
 struct Extent {
     dim3 size;
     Extent(dim3 d) : size(d) {}
     template <typename Int>
-    requires std::is_integral_v<Int> Extent(Int n) : size(1) {
-        CHECK(n >= 0 && static_cast<uint64_t>(n) <= 0x7fffffffu, "launch: an extent of {} is not in [0, 2^31)", n);
-        size.x = static_cast<unsigned>(n);
+    requires std::is_integral_v<Int> Extent(Int n) : size(static_cast<unsigned>(n)) {
+        if (n < 0 || static_cast<uint64_t>(n) > 0x7fffffffu) detail::refuse_extent(std::to_string(n));
     }
 };
 
@@ -68,33 +74,15 @@ struct LaunchConfig {
 namespace detail {
 
 // Each backend refuses launches that either of them cannot run.
-inline void check_launch(const LaunchConfig& c) {
-    const int64_t threads = int64_t{c.block.x} * c.block.y * c.block.z;
-    CHECK(threads >= 1 && threads <= 1024 && c.block.z <= 64,
-          "launch: a block of {} x {} x {} threads; it must hold 1 to 1024, at most 64 of them along z", c.block.x,
-          c.block.y, c.block.z);
-    CHECK(c.grid.x <= 0x7fffffffu && c.grid.y <= 65535 && c.grid.z <= 65535,
-          "launch: a grid of {} x {} x {} blocks; the most is 2147483647 x 65535 x 65535", c.grid.x, c.grid.y,
-          c.grid.z);
-    CHECK(c.smem <= 227 * 1024, "launch: {} bytes of dynamic shared memory; no device has more than {}", c.smem,
-          227 * 1024);
-}
+void check_launch(const LaunchConfig& c);
+[[noreturn]] void refuse_launch(const std::string& kernel, const LaunchConfig& c, cudaError_t status);
 
-// Returns the name without namespaces, such as "scale_kernel<float>", from the compiler's spelling of this function.
+// Returns the kernel's name without namespaces, such as "scale_kernel<float>", from the compiler's spelling of
+// kernel_name<Kernel>.
+std::string kernel_name(std::string_view function);
 template <auto Kernel>
 std::string kernel_name() {
-    const std::string_view text = __PRETTY_FUNCTION__;
-    const size_t equals = text.find("Kernel = ");
-    const size_t begin = equals == text.npos ? 0 : equals + 9;
-    const size_t end = text.find_first_of(";]", begin);
-    std::string name(text.substr(begin, end == text.npos ? end : end - begin));
-    for (const std::string_view scope : {"teon::", "{anonymous}::", "(anonymous namespace)::", "<unnamed>::"})
-        for (size_t at = name.find(scope); at != name.npos; at = name.find(scope)) name.erase(at, scope.size());
-    // nvcc derives the name of an unnamed namespace from the file name.
-    constexpr std::string_view kUnnamed = "_GLOBAL__N__";
-    for (size_t at = name.find(kUnnamed); at != name.npos; at = name.find(kUnnamed))
-        name.erase(at, name.find("::", at) + 2 - at);
-    return name;
+    return kernel_name(__PRETTY_FUNCTION__);
 }
 
 }  // namespace detail
@@ -226,8 +214,9 @@ cudaError_t allow_shared_bytes(size_t bytes) {  // an inlined kernel has no addr
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, const Stream& stream, P... args) {
     static const std::string name = kernel_name<Kernel>();
-    return cpu::launch<Kernel>(name.c_str(), c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle()),
-                               std::tuple<P...>(args...));
+    const std::tuple<P...> arguments(args...);
+    return cpu::launch(name.c_str(), c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle()),
+                       &simt::run_threads<Kernel, P...>, &arguments, sizeof(arguments));
 }
 
 }  // namespace detail
@@ -246,11 +235,7 @@ void launch(std::type_identity<void (*)(P...)>, const LaunchConfig& c, const Str
     static const size_t granted = 48 * 1024 - static_shared_bytes<Kernel>();  // bytes that every device grants unasked
     if (c.smem > granted) status = allow_shared_bytes<Kernel>(c.smem);
     if (status == cudaSuccess) status = start<Kernel, P...>(c, stream, static_cast<P>(args)...);
-    CHECK(status == cudaSuccess,
-          "launch of {} on {} x {} x {} blocks of {} x {} x {} threads with {} bytes of dynamic "
-          "shared memory: {}",
-          kernel_name<Kernel>(), c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.smem,
-          cudaGetErrorString(status));
+    if (status != cudaSuccess) refuse_launch(kernel_name<Kernel>(), c, status);
 }
 
 }  // namespace detail
