@@ -222,9 +222,9 @@ template <typename T>
 void activation_forward(ActivationKind kind, T* out, const T* x, int N, int F, const Stream& stream, float* maximum) {
     constexpr int kWidth = kVecWidth<T>;
     with_formula(kind, [&]<typename Formula>(Formula) {
-        with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+        with_maximum(maximum, out, int64_t{N} * F, stream, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
             if constexpr (Formula::kGated) {
-                for_row_shape<T, false>(vec_aligned<T, kWidth>(F, out, x), F, [&]<typename Shape>(Shape) {
+                for_row_shape<T, RowUse::elements>(vec_aligned<T, kWidth>(F, out, x), F, [&]<typename Shape>(Shape) {
                     launch<gated_forward_kernel<T, Shape, Formula, MAXIMUM>>({Shape::blocks(N), Shape::kBlock}, stream,
                                                                              out, x, N, F, maximum);
                 });
@@ -250,8 +250,8 @@ void activation_backward(ActivationKind kind, T* dx, float* dbias, void* scratch
     with_formula(kind, [&]<typename Formula>(Formula) {
         if constexpr (Formula::kGated) {
             CHECK(dbias == nullptr, "activation_backward: {} has no bias gradient", row_of(kind).name);
-            for_row_shape<T, false>(vec_aligned<T, kWidth>(F, dx, x, dout), F, [&]<typename Shape>(Shape) {
-                with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+            for_row_shape<T, RowUse::elements>(vec_aligned<T, kWidth>(F, dx, x, dout), F, [&]<typename Shape>(Shape) {
+                with_maximum(maximum, dx, int64_t{2} * N * F, stream, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
                     launch<gated_backward_kernel<T, Shape, Formula, MAXIMUM>>({Shape::blocks(N), Shape::kBlock}, stream,
                                                                               dx, x, dout, N, F, maximum);
                 });
@@ -260,7 +260,7 @@ void activation_backward(ActivationKind kind, T* dx, float* dbias, void* scratch
             const RowChunks chunks = row_chunks(N, kActivationChunks, kActivationChunkRows);
             float* partial = static_cast<float*>(scratch);
             at_width<kWidth>(vec_aligned<T, kWidth>(F, dx, partial, x, dout), [&]<int W>(Constant<W>) {
-                with_maximum<T>(maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                with_maximum(maximum, dx, int64_t{N} * F, stream, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
                     const int64_t items = int64_t{chunks.count} * (kRowsByThread ? 1 : F / W);
                     launch<activation_backward_kernel<T, W, Formula, MAXIMUM>>(
                         {ceil_div(items, kBackwardBlock), kBackwardBlock}, stream, dx, partial, x, dout, N, F, chunks,

@@ -299,7 +299,7 @@ struct BatchedGemm {
 // Calls f with the shape of the block's rows and whether the probabilities are dropped.
 template <typename F>
 void for_row_lanes_and_mask(const RowBlock& block, const DropoutMask& mask, F f) {
-    for_row_lanes<W>(block.ld(), [&]<typename Shape>(Shape shape) {
+    for_row_lanes<W, RowUse::sums>(block.ld(), [&]<typename Shape>(Shape shape) {
         if (mask.p > 0)
             f(shape, std::true_type());
         else

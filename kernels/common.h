@@ -156,25 +156,30 @@ struct RowCache {
 inline constexpr int kThreadRow = kGpu ? 0 : 2048;
 inline constexpr bool kRowsByThread = kThreadRow > 0;
 
+// What a kernel does with a row: it changes each element by itself, it also sums over the row, or it sums over a row
+// that it reads several times, which is held in registers if it fits.
+enum class RowUse { elements, sums, held };
+
 // Calls f(shape) with the RowShape that processes rows of `row` elements WIDTH elements at a time.
-template <int WIDTH, typename F>
+template <int WIDTH, RowUse USE, typename F>
 void for_row_lanes(int64_t row, F f) {
+    constexpr bool kOneThread = kRowsByThread && USE == RowUse::elements;
     if constexpr (kRowsByThread)
-        if (row <= kThreadRow) return f(RowShape<WIDTH, 1, 0>{});
-    f(RowShape<WIDTH, 32, 0>{});
+        if (kOneThread || row <= kThreadRow) return f(RowShape<WIDTH, 1, 0>{});
+    if constexpr (!kOneThread) f(RowShape<WIDTH, 32, 0>{});
 }
 
-// Calls f(shape) with the RowShape for rows of `row` elements of T, which uses vectors if the rows are aligned. HOLD:
-// rows that fit are held in registers.
-template <typename T, bool HOLD, typename F>
+// Calls f(shape) with the RowShape for rows of `row` elements of T, which uses vectors if the rows are aligned.
+template <typename T, RowUse USE, typename F>
 void for_row_shape(bool aligned, int64_t row, F f) {
     constexpr int W = kVecWidth<T>;
-    if (!aligned) return for_row_lanes<1>(row, f);
-    if constexpr (HOLD && W > 1) {
-        if (row > kThreadRow && row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
+    if (!aligned) return for_row_lanes<1, USE>(row, f);
+    if constexpr (USE == RowUse::held) {
+        if constexpr (32 * W * 4 > kThreadRow)
+            if (row > kThreadRow && row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
         if (row > kThreadRow && row <= 32 * W * 8) return f(RowShape<W, 32, 8>{});
     }
-    for_row_lanes<W>(row, f);
+    for_row_lanes<W, USE>(row, f);
 }
 
 }  // namespace teon

@@ -36,10 +36,11 @@ template <typename T>
 void dropout(T* out, const T* residual, const T* in, int N, int T_rows, int C, const DropoutMask& mask,
              const Stream& stream) {
     check_dropout(mask);
-    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(C, out, residual, in), C, [&]<typename Shape>(Shape) {
-        launch<dropout_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, residual, in, N, T_rows, C,
-                                         mask);
-    });
+    for_row_shape<T, RowUse::elements>(vec_aligned<T, kVecWidth<T>>(C, out, residual, in), C,
+                                       [&]<typename Shape>(Shape) {
+                                           launch<dropout_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream,
+                                                                            out, residual, in, N, T_rows, C, mask);
+                                       });
 }
 
 FOR_STORAGE_TYPES(dropout);

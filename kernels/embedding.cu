@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(PARTS == 1 ? Shape::kBlock : PARTS * 32)
 template <typename T>
 void embedding_forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
                        const Stream& stream) {
-    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(C, out, wte, wpe), C, [&]<typename Shape>(Shape) {
+    for_row_shape<T, RowUse::elements>(vec_aligned<T, kVecWidth<T>>(C, out, wte, wpe), C, [&]<typename Shape>(Shape) {
         launch<embedding_forward_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, out, tokens, positions,
                                                    wte, wpe, N, C);
     });
@@ -106,7 +106,7 @@ void embedding_forward(T* out, const int* tokens, const int* positions, const T*
 template <typename T>
 void embedding_backward(float* dtable, const T* dout, const int* ids, const int* order, int N, int C,
                         const Stream& stream) {
-    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(C, dtable, dout), C, [&]<typename Shape>(Shape) {
+    for_row_shape<T, RowUse::sums>(vec_aligned<T, kVecWidth<T>>(C, dtable, dout), C, [&]<typename Shape>(Shape) {
         if constexpr (Shape::kLanes == 1) {
             launch<embedding_backward_kernel<T, Shape, 1>>({Shape::blocks(N), Shape::kBlock}, stream, dtable, dout, ids,
                                                            order, N, C);

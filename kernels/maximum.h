@@ -8,15 +8,6 @@
 
 namespace teon {
 
-// Calls f(std::true_type) if a kernel that writes T is to record the maximum, else f(std::false_type), for which the
-// kernel has no code for it. Float kernels never record it: FP8 copies are made of bf16 tensors.
-template <typename T, typename F>
-void with_maximum(const float* maximum, F f) {
-    if constexpr (std::is_same_v<T, bf16>)
-        if (maximum != nullptr) return f(std::true_type());
-    f(std::false_type());
-}
-
 __device__ __forceinline__ int absolute_bits(float x) { return static_cast<int>(float_bits(x) & 0x7fffffffu); }
 
 // The greatest of `maximum_bits` and the absolute values of x, as bits.
@@ -55,6 +46,20 @@ void find_maximum(float* maximum, const T* x, int64_t n, const Stream& stream) {
     at_width<kVecWidth<T>>(vec_aligned<T, kVecWidth<T>>(0, x), [&]<int W>(Constant<W>) {
         launch<find_maximum_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, maximum, x, n);
     });
+}
+
+// Calls f(std::true_type) if the kernel that writes the n elements of x is to record their maximum, else
+// f(std::false_type), for which the kernel has no code for it. If the kernel cannot record it (FUSED), and always on a
+// CPU, where most kernels are then compiled once, a pass of its own finds it. The maximum of float tensors is never
+// found: FP8 copies are made of bf16 tensors.
+template <typename T, bool FUSED = true, typename F>
+void with_maximum(float* maximum, const T* x, int64_t n, const Stream& stream, F f) {
+    constexpr bool kRecords = FUSED && kGpu;
+    if constexpr (std::is_same_v<T, bf16> && kRecords)
+        if (maximum != nullptr) return f(std::true_type());
+    f(std::false_type());
+    if constexpr (std::is_same_v<T, bf16> && !kRecords)
+        if (maximum != nullptr) find_maximum(maximum, x, n, stream);
 }
 
 }  // namespace teon

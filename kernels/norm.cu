@@ -301,9 +301,10 @@ static void with_formula(NormKind kind, F f) {
 template <typename T>
 void norm_forward(NormKind kind, const NormForward<T>& a, const Stream& stream) {
     const bool aligned = vec_aligned<T, kVecWidth<T>>(a.C, a.out, a.residual, a.x, a.weight, a.bias);
+    const int64_t size = int64_t{a.N} * a.C;
     with_formula(kind, [&]<typename Norm>(Norm) {
-        for_row_shape<T, true>(aligned, a.C, [&]<typename Shape>(Shape) {
-            with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+        for_row_shape<T, RowUse::held>(aligned, a.C, [&]<typename Shape>(Shape) {
+            with_maximum(a.maximum, a.out, size, stream, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
                 launch<norm_forward_kernel<T, Shape, Norm, MAXIMUM>>({Shape::blocks(a.N), Shape::kBlock}, stream, a);
             });
         });
@@ -321,7 +322,7 @@ void norm_backward(NormKind kind, const NormBackward<T>& a, const Stream& stream
     const bool aligned = vec_aligned<T, kVecWidth<T>>(a.C, a.dx, partial, a.dout, a.dresidual, a.x, a.weight);
     with_formula(kind, [&]<typename Norm>(Norm) {
         constexpr int kSums = norm_sums(Norm::kCentered);
-        for_row_shape<T, true>(aligned, a.C, [&]<typename Shape>(Shape) {
+        for_row_shape<T, RowUse::held>(aligned, a.C, [&]<typename Shape>(Shape) {
             constexpr size_t kSharedLimit = 96 << 10;  // two blocks on a multiprocessor
             using Parts = NormBackwardParts<T, Shape, Norm>;
             const size_t sums_bytes = sizeof(float) * Shape::kRowsPerBlock * kSums * static_cast<size_t>(a.C);
@@ -329,12 +330,11 @@ void norm_backward(NormKind kind, const NormBackward<T>& a, const Stream& stream
             const size_t rows_bytes = std::max(Parts::kLeastBytes, Shape::kRowsPerBlock * Parts::Rows::kBytes);
             const size_t bytes = in_shared ? sums_bytes : rows_bytes;
             static_assert(Shape::kRowsPerBlock * Parts::Rows::kBytes <= kSharedLimit);
-            with_maximum<T>(a.maximum, [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
-                constexpr bool kFused = MAXIMUM && kFusesMaximum<Shape>;
-                launch<norm_backward_kernel<T, Shape, Norm, kFused>>(
+            const auto start = [&]<bool MAXIMUM>(std::bool_constant<MAXIMUM>) {
+                launch<norm_backward_kernel<T, Shape, Norm, MAXIMUM>>(
                     {Shape::blocks(chunks.count), Shape::kBlock, bytes}, stream, a, partial, chunks.rows, in_shared);
-                if (MAXIMUM && !kFused) find_maximum(a.maximum, a.dx, int64_t{a.N} * a.C, stream);
-            });
+            };
+            with_maximum<T, kFusesMaximum<Shape>>(a.maximum, a.dx, int64_t{a.N} * a.C, stream, start);
         });
         ColumnGrads grads = {{{a.dweight, a.C}}, a.accumulate};
         if constexpr (Norm::kCentered) grads = {{{a.dweight, a.C}, {a.dbias, a.C}, {a.dx_sums, a.C}}, a.accumulate};

@@ -129,12 +129,12 @@ template <typename T>
 void qk_norm_forward(T* out, float* rstd, const T* x, const T* q_weight, const T* k_weight, int N,
                      const QkVectors& vectors, float eps, const Stream& stream) {
     const int rows = N * vectors.all();
-    for_row_shape<T, true>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, out, x, q_weight, k_weight), vectors.q_width,
-                           [&]<typename Shape>(Shape) {
-                               launch<qk_norm_forward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream,
-                                                                        out, rstd, x, q_weight, k_weight, rows, vectors,
-                                                                        eps);
-                           });
+    for_row_shape<T, RowUse::held>(vec_aligned<T, kVecWidth<T>>(vectors.k_width, out, x, q_weight, k_weight),
+                                   vectors.q_width, [&]<typename Shape>(Shape) {
+                                       launch<qk_norm_forward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock},
+                                                                                stream, out, rstd, x, q_weight,
+                                                                                k_weight, rows, vectors, eps);
+                                   });
 }
 
 static constexpr int kQkNormChunks = 256;    // at most
@@ -159,7 +159,7 @@ void qk_norm_backward(const QkNormBackward<T>& a, const QkVectors& vectors, cons
                     chunks.count, stream);
     const int rows = a.N * vectors.normed();
     const bool aligned = vec_aligned<T, kWidth>(vectors.k_width, a.dqkv, a.x, a.q_weight, a.k_weight);
-    for_row_shape<T, false>(aligned, vectors.q_width, [&]<typename Shape>(Shape) {
+    for_row_shape<T, RowUse::sums>(aligned, vectors.q_width, [&]<typename Shape>(Shape) {
         launch<qk_norm_backward_kernel<T, Shape>>({Shape::blocks(rows), Shape::kBlock}, stream, a.dqkv, a.x, a.rstd,
                                                   a.q_weight, a.k_weight, rows, vectors);
     });

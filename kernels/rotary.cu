@@ -63,11 +63,11 @@ static void rotate(T* x, const float* cos_sin, const int* positions, int N, int 
     const int heads = NH + NKV;
     const int half = HS / 2;
     const int64_t width = int64_t{NH + 2 * NKV} * HS;
-    for_row_shape<T, false>(vec_aligned<T, kVecWidth<T>>(half, x, cos_sin), int64_t{heads} * half,
-                            [&]<typename Shape>(Shape) {
-                                launch<rotary_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, x, cos_sin,
-                                                                positions, N, heads, half, width, direction);
-                            });
+    for_row_shape<T, RowUse::elements>(
+        vec_aligned<T, kVecWidth<T>>(half, x, cos_sin), int64_t{heads} * half, [&]<typename Shape>(Shape) {
+            launch<rotary_kernel<T, Shape>>({Shape::blocks(N), Shape::kBlock}, stream, x, cos_sin, positions, N, heads,
+                                            half, width, direction);
+        });
 }
 
 template <typename T>
