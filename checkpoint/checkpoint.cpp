@@ -12,6 +12,7 @@
 #include "checkpoint/weights.h"
 #include "files/file.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -224,9 +225,9 @@ std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files)
     nlohmann::ordered_json j = {{"format", kFormat}, {"step", step}, {"files", json::array()}};
     for (const ManifestEntry& f : files)
         j["files"].push_back({{"path", f.path}, {"bytes", f.bytes}, {"xxh3", hex(f.xxh3)}});
-    const std::string content = j.dump();
+    const std::string content = json_text(j);
     j["xxh3"] = hex(hash_of(content));
-    return j.dump(1) + "\n";
+    return json_text(j, 1) + "\n";
 }
 
 std::optional<std::string> checkpoint_fault(const std::string& folder) {

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/integer.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -228,7 +229,7 @@ std::pair<std::string, std::string> model_index(const std::vector<TensorData>& t
             total += bytes_of(tensors[i]);
         }
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-    return {kIndex, index.dump(2) + "\n"};
+    return {kIndex, json_text(index, 2) + "\n"};
 }
 
 std::string safetensors_header(const std::vector<TensorData>& tensors,
@@ -241,7 +242,7 @@ std::string safetensors_header(const std::vector<TensorData>& tensors,
         header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
         at += bytes;
     }
-    std::string text = header.dump();
+    std::string text = json_text(header);
     text.resize(round_up(text.size(), 8), ' ');  // so that data begin at a multiple of 8 bytes
     uint64_t size = text.size();
     std::string out(8, '\0');

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "files/file.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -128,7 +129,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         library = gpt2_tokenizer_json(read("encoder.json"), files["vocab.bpe"], delimiter);
     }
     if (begin >= 0 && library.is_object()) begin_texts_with(library, begin, folder + "/tokenizer.json");
-    library_file = library.is_null() ? "" : library.dump() + "\n";
+    library_file = library.is_null() ? "" : json_text(library) + "\n";
     for (const auto& [ours, theirs] : names)
         if (!files[ours].empty()) result.push_back({theirs, files[ours]});
     json config;
@@ -150,7 +151,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         config["add_eos_token"] = false;
     }
     config["model_max_length"] = max_length;
-    result.push_back({"tokenizer_config.json", config.dump(2) + "\n"});
+    result.push_back({"tokenizer_config.json", json_text(config, 2) + "\n"});
     return result;
 }
 

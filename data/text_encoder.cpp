@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "files/json.h"
+#include "files/json_text.h"
 #include "files/script.h"
 
 namespace teon {
@@ -14,7 +15,7 @@ constexpr double kPatienceSeconds = 120;  // a library on a slow disk of a netwo
 
 // Sends the request and returns the value of `key` in the answer.
 json answer_of(LineServer& server, const json& request, const char* key, const std::string& folder) {
-    const json answer = parse_json(server.ask(request.dump()), "the answer of scripts/encode_text.py",
+    const json answer = parse_json(server.ask(json_text(request)), "the answer of scripts/encode_text.py",
                                    {.bytes = int64_t{1} << 30, .values = 1 << 28});
     CHECK_USAGE(!answer.contains("error"), "the tokenizer in {}: {}", folder,
                 JsonObject(answer, folder).get<std::string>("error", ""));

@@ -1,6 +1,9 @@
 #include "files/json.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -116,6 +119,58 @@ bool is_utf8(std::string_view text) {
         json(text).dump();  // throws unless it is UTF-8
         return true;
     } catch (const json::type_error&) { return false; }
+}
+
+template <typename T>
+T json_value(const json& value, const std::string& where) {
+    const auto expect = [&](bool ok, const char* what) {
+        CHECK_USAGE(ok, "{} is {}, expected {}", where, shown(value), what);
+    };
+    if constexpr (std::is_same_v<T, json>) {
+        return value;
+    } else if constexpr (std::is_same_v<T, bool>) {
+        expect(value.is_boolean(), "true or false");
+        return value.get<bool>();
+    } else if constexpr (std::is_integral_v<T>) {
+        expect(value.is_number_integer(), "a whole number");
+        expect(value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
+                                          : std::in_range<T>(value.get<int64_t>()),
+               "a smaller number");
+        return value.get<T>();
+    } else if constexpr (std::is_floating_point_v<T>) {
+        expect(value.is_number(), "a number");
+        expect(std::abs(value.get<double>()) <= static_cast<double>(std::numeric_limits<T>::max()), "a smaller number");
+        return value.get<T>();
+    } else {
+        static_assert(std::is_same_v<T, std::string>);
+        expect(value.is_string(), "a text");
+        return value.get<std::string>();
+    }
+}
+
+#define INSTANTIATE(T) template T json_value<T>(const json&, const std::string&)
+INSTANTIATE(json);
+INSTANTIATE(bool);
+INSTANTIATE(int);
+INSTANTIATE(unsigned);
+INSTANTIATE(int64_t);
+INSTANTIATE(uint64_t);
+INSTANTIATE(float);
+INSTANTIATE(double);
+INSTANTIATE(std::string);
+#undef INSTANTIATE
+
+JsonObject::JsonObject(const json& object, std::string name) : object_(object), name_(std::move(name)) {
+    CHECK_USAGE(object.is_object(), "{} is {}, expected an object", name_, shown(object));
+}
+
+bool JsonObject::has_key(const std::string& key) const { return object_.contains(key); }
+
+bool JsonObject::has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
+
+const json& JsonObject::member(const std::string& key) const {
+    CHECK_USAGE(object_.contains(key), "{}: {} is missing", name_, key);
+    return object_[key];
 }
 
 }  // namespace teon

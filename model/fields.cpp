@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -117,7 +118,7 @@ json ModelField::get(const DecoderConfig& c) const {
 
 std::string ModelField::text(const DecoderConfig& c) const {
     const json value = get(c);
-    return value.is_string() ? value.get<std::string>() : value.dump();
+    return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 void ModelField::set(DecoderConfig& c, const json& value, const std::string& where) const {

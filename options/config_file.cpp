@@ -9,6 +9,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "files/json_text.h"
 #include "options/suggestion.h"
 
 namespace teon {
@@ -257,7 +258,7 @@ ValueKind kind_of(const json& value) {
 std::string as_word(const json& value, const std::string& where) {
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
-    if (value.is_number()) return value.dump();
+    if (value.is_number()) return json_text(value);
     if (value.is_string()) return value.get<std::string>();
     CHECK_USAGE(value.is_structured(), "{} is {}, expected a value", where, shown(value));
     std::string words;

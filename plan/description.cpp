@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
+#include "files/json_text.h"
 #include "options/version.h"
 #include "plan/parse_options.h"
 #include "runtime/linalg_library.h"
@@ -29,7 +30,7 @@ json shards_summary(const json& list) {
     for (const json& shard : list) {
         const int64_t n = shard.value("tokens", int64_t{0});
         const std::string row =
-            fmt::format("{} {} {}\n", n, shard.value("content", ""), shard.value("share", json()).dump());
+            fmt::format("{} {} {}\n", n, shard.value("content", ""), json_text(shard.value("share", json())));
         hash.update(row.data(), row.size());
         tokens += n;
     }
@@ -91,7 +92,7 @@ std::string changed_shards(const json& saved, const json& now) {
     const json before = saved.is_array() ? shards_summary(saved) : saved;
     for (const char* key : {"shards", "tokens"})
         if (before.value(key, json()) != now[key])
-            return fmt::format("{} {} (was {})", now[key].dump(), key, before.value(key, json()).dump());
+            return fmt::format("{} {} (was {})", json_text(now[key]), key, json_text(before.value(key, json())));
     return before == now ? "" : "other content or order";
 }
 
@@ -104,8 +105,8 @@ std::vector<std::string> changed_data(const json& before, const json& now) {
             fmt::format("the training shards of --data ({}; the run's config.json lists its own)", shard));
     for (const char* key : {"delimiter", "tokenizer", "vocab_size"})
         if (before.value(key, json()) != now[key])
-            changed.push_back(
-                fmt::format("the {} of --data {} (was {})", key, now[key].dump(), before.value(key, json()).dump()));
+            changed.push_back(fmt::format("the {} of --data {} (was {})", key, json_text(now[key]),
+                                          json_text(before.value(key, json()))));
     return changed;
 }
 
@@ -218,7 +219,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     std::vector<std::string> changed = changed_options(*p.family, saved.value("options", json::object()), p.options);
     const bool same_ranks = saved.value("ranks", 1) == p.ranks;  // other numbers may need another micro-batch
     const auto compare = [&](const std::string& key, const json& is, const json& was) {
-        if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, is.dump(), was.dump()));
+        if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, json_text(is), json_text(was)));
     };
     // A field added since an older checkpoint has the default preset's value in it.
     json model = model_json(p.family->fields, p.family->config(p.family->default_preset));
@@ -251,7 +252,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
     std::string what = changed_shards(data.value("val", json::array()), now["data"]["val"]);
     const json windows = data.value("eval_windows", json());
     if (what.empty() && windows != now["data"]["eval_windows"])
-        what = fmt::format("{} windows (was {})", p.eval_windows, windows.dump());
+        what = fmt::format("{} windows (was {})", p.eval_windows, json_text(windows));
     if (!what.empty())
         add("validation_changed",
             fmt::format("--val-data: {}; validation losses before and after step {} are not comparable", what,

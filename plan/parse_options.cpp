@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "files/json_text.h"
 #include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
@@ -265,7 +266,7 @@ std::vector<std::string> changed_options(const ModelFamily& family, const json& 
     for (const OptionRow& row : option_table(family, copy).rows) {
         const std::string name = row.flag.substr(2);
         if (row.fixed && saved.contains(name) && saved[name] != row.get())
-            changed.push_back(fmt::format("{} {} (was {})", row.flag, row.get().dump(), saved[name].dump()));
+            changed.push_back(fmt::format("{} {} (was {})", row.flag, json_text(row.get()), json_text(saved[name])));
     }
     return changed;
 }

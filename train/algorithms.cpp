@@ -5,6 +5,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -44,10 +45,12 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
 
 void AlgorithmFile::add(const AlgorithmChoice& c) {
     choices_[c.product] = c.algorithm;
-    lines_[key(device_, library_, c.product)] =
-        nlohmann::ordered_json{{"device", device_},        {"library", library_}, {"product", c.product},
-                               {"algorithm", c.algorithm}, {"ms", c.ms},          {"first_ms", c.first_ms}}
-            .dump();
+    lines_[key(device_, library_, c.product)] = json_text(nlohmann::ordered_json{{"device", device_},
+                                                                                 {"library", library_},
+                                                                                 {"product", c.product},
+                                                                                 {"algorithm", c.algorithm},
+                                                                                 {"ms", c.ms},
+                                                                                 {"first_ms", c.first_ms}});
     std::string text;
     for (const auto& [_, line] : lines_) text += line + "\n";
     write_file_atomically(path_, text);

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "files/json_text.h"
+
 namespace teon {
 
 bool BestLoss::count(const LoggedEvaluation& e) {
@@ -20,11 +22,11 @@ std::string BestLoss::out_of_patience(int64_t patience) const {
 }
 
 std::string BestLoss::text() const {
-    return nlohmann::json{step > 0 ? nlohmann::json(loss) : nlohmann::json(), step, since}.dump();
+    return json_text(nlohmann::json{step > 0 ? nlohmann::json(loss) : nlohmann::json(), step, since});
 }
 
 BestLoss BestLoss::parse(const std::string& text) {
-    const nlohmann::json j = nlohmann::json::parse(text);
+    const nlohmann::json j = json_of_text(text);
     BestLoss best{BestLoss().loss, j[1].get<int64_t>(), j[2].get<int64_t>()};
     if (!j[0].is_null()) best.loss = j[0].get<double>();
     return best;

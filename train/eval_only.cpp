@@ -8,6 +8,7 @@
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "files/json_text.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
 #include "plan/run_plan.h"
@@ -181,7 +182,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
                        {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
                        {"hellaswag_examples", r.examples}});
     }
-    print_output(result.dump() + "\n");
+    print_output(json_text(result) + "\n");
 }
 
 }  // namespace teon

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
+#include "files/json_text.h"
 #include "model/decoder.h"
 #include "plan/description.h"
 #include "plan/memory.h"
@@ -106,7 +107,7 @@ public:
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
           saver_(allocate("copy that checkpoints are written from", plan_,
                           [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_); })) {
-        check_equal_on_all_ranks(common_to_ranks(run_).dump(), "options or data", ctx_);
+        check_equal_on_all_ranks(json_text(common_to_ranks(run_)), "options or data", ctx_);
         if (!plan_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
             evaluator_.emplace(*model_, *val_loader_, plan_.run.B, plan_.run.T, plan_.eval_windows, ctx_);

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace teon {
 
@@ -101,8 +102,7 @@ void MetricsFile::write_lines(const std::vector<nlohmann::json>& lines) {
     if (path_.empty()) return;
     const std::lock_guard lock(mutex_);
     std::string text;
-    for (const nlohmann::json& line : lines)
-        text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    for (const nlohmann::json& line : lines) text += json_text(line, -1, true) + "\n";
     hash_.update(text.data(), text.size());
     bytes_ += std::ssize(text);
     unwritten_ += text;

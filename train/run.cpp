@@ -11,6 +11,7 @@
 
 #include "base/standard_streams.h"
 #include "base/text.h"
+#include "files/json_text.h"
 #include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/gpus.h"
@@ -157,7 +158,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
                 folder->create(start.resume.has_value());
                 const std::string path = options.out + "/config.json";
                 if (!options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
-                write_file_atomically(path, config_json(plan, device, *start.changes).dump(2) + "\n");
+                write_file_atomically(path, json_text(config_json(plan, device, *start.changes), 2) + "\n");
             }
             check_same_folder(options.out, context);
         };

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
+#include "files/json_text.h"
 #include "model/family.h"
 #include "runtime/named_range.h"
 #include "train/ranks.h"
@@ -27,7 +28,7 @@ CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
     const nlohmann::json begin = config["bos_token_id"];
     plan.extra_files = tokenizer_files(tokenizer_folder(p.train.shards.front().path), p.config.max_T,
                                        begin.is_number_integer() ? begin.get<int>() : -1);
-    plan.config = config.dump(2) + "\n";
+    plan.config = json_text(config, 2) + "\n";
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;
     return plan;
