@@ -43,6 +43,16 @@ ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
+# Five files of these folders at a time are compiled as one: most of the time of one file goes to headers and templates
+# (json.hpp alone: a second) that its neighbours use, too. APART: files with flags of their own, and the largest, with
+# which a group would take more than the memory of a job. $(call fives,FOLDER,FILES) returns the groups as files, and
+# sets FILES_<group>.
+GROUPED   := files data options checkpoint generation plan train
+APART     := options/version.cpp plan/options.cpp
+fives      = $(if $2,$(eval FILES_$1/group$(words $3 x) := $(wordlist 1,5,$2))$1/group$(words $3 x).cpp \
+             $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))
+GROUPS    := $(strip $(foreach f,$(GROUPED),$(call fives,$f,$(filter-out $(APART),$(wildcard $f/*.cpp)))))
+UNITS     := $(filter-out $(foreach g,$(GROUPS),$(FILES_$(basename $g))),$(LIBRARY)) $(GROUPS)
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusolver.so.12 \
@@ -124,16 +134,22 @@ build/$1/%.cpp.o: %.cpp build/$1/flags
 	@echo "  $1  $$<"
 	@$$(BOUND) $$(CPP_$1) $$(EXTRA) -MD -MP -c $$< -o $$@
 
+# A class may have a member of a type in an unnamed namespace of its file, which here is not the main file.
+$(GROUPS:%=build/$1/%.o): build/$1/%.cpp.o: build/groups/%.cpp build/$1/flags
+	@mkdir -p $$(@D)
+	@echo "  $1  $$(FILES_$$*)"
+	@$$(BOUND) $$(CPP_$1) -Wno-subobject-linkage -MD -MP -c $$< -o $$@
+
 build/$1/%.cu.o: %.cu build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$<"
 	@$$(BOUND) $$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
-$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(LIBRARY))
+$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(UNITS))
 	@echo "  $1  $$*"
 	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
-build/$1/tests: $(call objects,$1,$(TESTS) $(LIBRARY))
+build/$1/tests: $(call objects,$1,$(TESTS) $(UNITS))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
@@ -163,7 +179,11 @@ $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
 ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
--include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL))))
+-include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL) $(GROUPS))))
+
+build/groups/%.cpp: FORCE
+	@mkdir -p $(@D)
+	@printf '#include "%s"\n' $(FILES_$*) | cmp -s - $@ || printf '#include "%s"\n' $(FILES_$*) >$@
 
 # The modelled GPU's libraries and tests; its arguments come first, goals last.
 house = $(MAKE) -s -C gpusim CXX='$(CXX)' MARCH='$(MARCH)' INCLUDES='$(patsubst -I.,,$(INCLUDES))' \

@@ -107,6 +107,38 @@ class GoalsTest(MakeCase):
         refused = self.call(*command, "build/cpu/tests", env=environment, expect=2)
         self.assertIn("setup: missing: catch2", refused.stderr)
 
+    @unittest.skipUnless(shutil.which("g++"), "needs g++")
+    def test_a_change_compiles_only_the_groups_that_it_is_in(self):
+        here = self.checkout()
+        (here / "train").mkdir()
+        (here / "train/shared.h").write_text("#pragma once\ninline int shared() { return 1; }\n")
+
+        def write(name, value=0):
+            (here / f"train/{name}.cpp").write_text(
+                f'#include "train/shared.h"\nint {name}() {{ return {value} + shared(); }}\n')
+
+        def compiled():
+            """Makes the groups, and returns the files of those that were compiled."""
+            count = -(-len(list(here.glob("train/*.cpp"))) // 5)
+            groups = [f"build/cpu/train/group{i + 1}.cpp.o" for i in range(count)]
+            result = self.call("make", "-C", here, "SETUP=0", "BACKEND=cpu", "JOBS=1", *groups, env=self.outer)
+            return [re.findall(r"train/(\w+)\.cpp", line) for line in result.stdout.splitlines()
+                    if line.startswith("  cpu  ")]
+
+        for name in "abcdefg":
+            write(name)
+        first, second = list("abcde"), list("fg")
+        self.assertEqual(compiled(), [first, second])
+        self.assertEqual(compiled(), [])
+        write("g", value=2)
+        self.assertEqual(compiled(), [second])
+        write("h")
+        self.assertEqual(compiled(), [[*second, "h"]])
+        (here / "train/shared.h").write_text("#pragma once\ninline int shared() { return 2; }\n")
+        self.assertEqual(compiled(), [first, [*second, "h"]])
+        (here / "train/c.cpp").unlink()
+        self.assertEqual(compiled(), [list("abdef"), list("gh")])
+
     def test_compile_commands_name_every_file_once(self):
         here = self.checkout(*(path.name for path in ROOT.iterdir() if path.is_dir() and list(path.glob("*.cpp"))),
                              "test", "train_gpt2.cu")
