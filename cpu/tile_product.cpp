@@ -19,6 +19,8 @@ constexpr int64_t kSlice = 512;
 // The part of K for which A is transposed at a time: 256 rows of it stay in the second-level cache. Rows of a power of
 // two of bytes would displace each other from the first-level cache.
 constexpr int64_t kSliceTransposed = 704;
+// For fewer columns the copies take longer than they save.
+constexpr int64_t kMinColumnsTransposed = 128;
 // A tile is computed apart if K is at least this; for a shorter K the copies take longer than they save.
 constexpr int64_t kMinDepthApart = 128;
 
@@ -100,7 +102,7 @@ TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_
     const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
     odd_ = narrow && m.K % 2 == 1;
     end_ = m.K - (odd_ ? 1 : 0);
-    transposed_ = narrow && m.trans_a && rows > 1;
+    transposed_ = narrow && m.trans_a && rows > 1 && columns >= kMinColumnsTransposed;
     dense_b_ = transposed_ && !m.trans_b && columns < m.B.ld;
     depth_ = transposed_ ? std::min(end_, kSliceTransposed) : end_;
     if (!column_of_a && end_ > 0) {
