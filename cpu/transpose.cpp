@@ -64,6 +64,8 @@ void transpose_elements(E* to, int64_t ld_to, const E* from, int64_t ld_from, in
             const E* source = from + i * ld_from + j;
             E* target = to + j * ld_to + i;
             if (i + n <= rows && j + n <= columns) {
+                for (int64_t row = n; row < std::min(2 * n, rows - i); ++row)
+                    __builtin_prefetch(source + row * ld_from);
                 transpose_block(target, ld_to, source, ld_from);
                 continue;
             }

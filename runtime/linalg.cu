@@ -25,10 +25,11 @@ namespace {
 
 // Memory for the partial sums of a bias gradient.
 constexpr size_t kBiasScratchBytes = 4 << 20;
-// On a GPU our own kernel may compute symmetric products of 16-bit types. The library computes them in up to
-// kSymmetricParts block rows if both M and K are at least kSymmetricSplit. 2 block rows save a quarter of the work, 4
-// save three eighths. On an H100 this outweighs the cost of smaller products and more launches only if the products are
-// large (derived, not measured).
+// Symmetric products of 16-bit types may be computed by our own kernel on a GPU and are computed in tiles on a CPU. The
+// library computes symmetric products in up to kSymmetricParts block rows if both M and K are at least kSymmetricSplit.
+// 2 block rows save a quarter of the work, 4 save three eighths. On an H100 this outweighs the cost of smaller products
+// and more launches only if the products are large (derived, not measured). On a CPU a launch costs less than the
+// arithmetic.
 constexpr int kSymmetricParts = 4;
 
 // Calls f with x.data as a pointer to its C++ type.
@@ -118,14 +119,13 @@ void Linalg::Impl::multiply_batches(const Gemm& g, const Mat& addend) {
 
 void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
 #if !defined(TEON_CUDA)
-    multiply_symmetric_tiles(g, addend, stream);
-#else
+    if (size_of(g.A.dtype) == 2) return multiply_symmetric_tiles(g, addend, stream);
+#endif
     if (const SymmetricKernel* kernel = symmetric_choice(g, addend)) {
         kernel->run(g, addend, stream);
     } else {
         multiply_symmetric_by_library(g, addend);
     }
-#endif
 }
 
 // Returns our kernel for g, or nullptr for the library. Decides once per kind of product: by a search or its known

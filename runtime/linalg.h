@@ -15,7 +15,7 @@
 namespace teon {
 
 // The library computes a symmetric product in block rows up to the diagonal if M and K are at least this.
-inline constexpr int kSymmetricSplit = 1024;
+inline constexpr int kSymmetricSplit = kGpu ? 1024 : 256;
 
 class Linalg {
 public:
