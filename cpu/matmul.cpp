@@ -30,7 +30,7 @@ struct TileRule {
 // oneDNN's best kernels need a dense output and a dense B.
 constexpr TileRule kPlain{1536, 1024, {64 * 64, 64 * 64, 64 * 64}};
 // If A is transposed, its part is copied as well as the part of B for each tile, and K is long: the gradients of
-// weights are such products. Large tiles copy least. In bf16, tiles of 128 x 256 and 256 x 256 run at 89 to 91% of the
+// weights are such products. Large tiles copy least. In bf16, tiles of 128 x 256 to 256 x 256 run at 86 to 92% of the
 // forward pass's rate, tiles of 64 x 256 at 83% (an AMD EPYC).
 constexpr TileRule kTransposed{768, 512, {256 * 256, 64 * 64, 64 * 64}};
 constexpr TileRule kTransposed16Bit{256, 256, {256 * 256, 128 * 256, 64 * 64}};
