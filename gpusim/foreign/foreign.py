@@ -130,6 +130,8 @@ PROGRAMS = [
         ("", Fault("softmax_autoregressive_backward_kernel", "no barrier between the sums of warps for one row and for "
                    "the next; and in orders other than forward the classifier reads a logit that it has overwritten, a "
                    "race in device memory"))]),
+    *(Program(f"llm.c train_gpt2.cu in {precision}, ten steps", "llm_mixed.cu", ("LLMC",), (f"ENABLE_{flag}",),
+              reference="llm_train.c") for precision, flag in (("float", "FP32"), ("bf16", "BF16"))),
     flash("FlashAttention-3 forward 64", 64, True),
     flash_backward(64, True),
     flash("FlashAttention-3 forward 128, clusters", 128, False, cluster=2),
