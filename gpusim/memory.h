@@ -26,8 +26,16 @@ uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t addr
 uint8_t* checked_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
                         const void* value);
 // Likewise for device memory.
+uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 // A read of [address, address + bytes) in the space in which this generic address is.
 const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
-uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
+
+// The addresses of all lanes in an operand and the instruction's offset.
+struct Addresses {
+    uint64_t of[32];
+};
+Addresses addresses(Warp& w, const Instruction& i, int operand);
+// Counts an access. Generic addresses all count as addresses in the space of the first lane's address.
+void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint32_t bytes);
 
 }  // namespace teon::gpusim
