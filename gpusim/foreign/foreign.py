@@ -132,8 +132,8 @@ PROGRAMS = [
     llm("fused_residual", clean(1, 3, 4, 5, 6), ("2:128", Fault(
         "of device memory, byte", "the first index behind the end is not left out: > instead of >="))),
     Program("llm.c train_gpt2_fp32.cu, ten steps", "llm_train.cu", ("LLMC",), reference="llm_train.c", runs=[
-        ("", Fault("softmax_autoregressive_backward_kernel", f"{SOFTMAX}; and in orders other than forward the classifier "
-                   "reads a logit that it has overwritten, a race in device memory"))]),
+        ("", Fault("softmax_autoregressive_backward_kernel", f"{SOFTMAX}; and in orders other than forward the "
+                   "classifier reads a logit that it has overwritten, a race in device memory"))]),
     *(Program(f"llm.c train_gpt2.cu in {precision}, ten steps", "llm_mixed.cu", ("LLMC",), (f"ENABLE_{flag}",),
               reference="llm_train.c", runs=[
                   ("", Fault("softmax_autoregressive_backward_inplace_kernel", SOFTMAX, harmless=True))])
