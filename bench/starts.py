@@ -22,7 +22,8 @@ def random_shard(folder, vocabulary, count):
 def train(shard, *flags, steps, program="train_gpt2"):
     """Trains and returns the metrics of the steps after the first quarter."""
     with tempfile.TemporaryDirectory(dir=shard.parent) as folder:
-        command = [ROOT / program, "--data", shard, "--steps", steps, "--out", f"{folder}/run", *flags]
+        command = [ROOT / program, "--data", shard, "--steps", steps, "--checkpoint-end", "off", "--out",
+                   f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
         lines = [json.loads(line)
                  for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

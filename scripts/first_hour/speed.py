@@ -66,7 +66,7 @@ def train(call, title, model, flags, turn):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         command = [call.program(program), *shape, *corpus(call), "--dtype", "bf16", "--steps", 3 if toy else STEPS,
-                   "--eval-tokens", 64 if toy else 65536, "--out", out,
+                   "--eval-tokens", 64 if toy else 65536, "--checkpoint-end", "off", "--out", out,
                    *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
         outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         if outcome != "passed":
