@@ -1,4 +1,6 @@
 // "atom" and "red".
+#include "gpusim/atomic.h"
+
 #include <bit>
 #include <type_traits>
 

@@ -1,4 +1,5 @@
-// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix. All accesses are checked: they must be aligned and within an allocation and, in shared memory, obey the rules of gpusim/shared_memory.h.
+// "Data Movement and Conversion Instructions": ld, st, cp.async, ldmatrix. All accesses are checked: they must be
+// aligned and within an allocation and, in shared memory, obey the rules of gpusim/shared_memory.h.
 #include "gpusim/memory.h"
 
 #include <algorithm>

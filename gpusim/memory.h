@@ -5,13 +5,9 @@
 
 namespace teon::gpusim {
 
-enum class AtomicOp : uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
-
 void load(Warp&, const Instruction&, Lanes);
 void store(Warp&, const Instruction&, Lanes);
 void load_parameter(Warp&, const Instruction&, Lanes);
-void atomic(Warp&, const Instruction&, Lanes);
-void atomic_add_half(Warp&, const Instruction&, Lanes);  // of one or two 16-bit floats; width: of bf16
 void load_matrix(Warp&, const Instruction&, Lanes);
 void store_matrix(Warp&, const Instruction&, Lanes);
 void copy_async(Warp&, const Instruction&, Lanes);

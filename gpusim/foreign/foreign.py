@@ -69,9 +69,9 @@ def flash(name, head, causal, cluster=1, arch="90a", device="H200", tokens=448):
     return Program(name, "flash_forward.cu", ("FLASH", "CUTLASS"), defines, arch, device, [(str(tokens), None)])
 
 
-def flash_backward(head, causal):
-    return Program(f"FlashAttention-3 backward {head}", "flash_backward.cu", ("FLASH", "CUTLASS"),
-                   (f"HEAD={head}", f"CAUSAL={str(causal).lower()}"))
+def flash_backward(name, head, causal, arch="90a", device="H200"):
+    return Program(name, "flash_backward.cu", ("FLASH", "CUTLASS"),
+                   (f"ARCH={arch[:2]}", f"HEAD={head}", f"CAUSAL={str(causal).lower()}"), arch, device)
 
 
 def gemm(schedule, epilogue, a="bfloat16_t", b="bfloat16_t"):
@@ -139,10 +139,11 @@ PROGRAMS = [
                   ("", Fault("softmax_autoregressive_backward_inplace_kernel", SOFTMAX, harmless=True))])
       for precision, flag in (("float", "FP32"), ("bf16", "BF16"))),
     flash("FlashAttention-3 forward 64", 64, True),
-    flash_backward(64, True),
+    flash_backward("FlashAttention-3 backward 64", 64, True),
     flash("FlashAttention-3 forward 128, clusters", 128, False, cluster=2),
-    flash_backward(128, False),
+    flash_backward("FlashAttention-3 backward 128", 128, False),
     flash("FlashAttention forward, sm_80", 64, True, arch="80", device="A100", tokens=896),
+    flash_backward("FlashAttention backward, sm_80", 64, True, arch="80", device="A100"),
     gemm("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
     gemm("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized"),
     gemm("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative"),
