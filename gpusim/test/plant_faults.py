@@ -136,6 +136,7 @@ HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
 HOPPER_SYMMETRIC = rb"symmetric_product_hopper_kernel"
 ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
 FLASH = "kernels/attention_flash: many tiles*"
+WALK = "kernels/attention_flash: blocks that*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
 QK, ROTARY, REDUCE = "kernels/qk_norm: forward and*", "kernels/rotary: forward and*", "kernels/reduce: sums*"
@@ -292,6 +293,14 @@ FAULTS = [
     Fault("a copy of one group more in flight", rb"norm_backward_kernel", 0, NORM_BACK, COPYING),
     Fault("no exponential", HOPPER, 0, FLASH, WRONG),
     Fault("> becomes >=", HOPPER, 0, "kernels/attention_flash: documents that*", WRONG),
+    # A block's second and third tile of queries: phases and release of queries, rings that go on, the output's rows.
+    Fault("a phase that stays", HOPPER, 1, WALK, ""),
+    Fault("a phase that stays", HOPPER, 5, WALK, ""),
+    Fault("no arrival", HOPPER, 3, WALK, "waits for ever: for phase"),
+    Fault("a wait that says yes", HOPPER, 0, WALK, ""),
+    Fault("a wait that says yes", rb"flash_attention_hopper_kernelILi128", 0, WALK, ""),
+    Fault("no __syncwarp", HOPPER, 6, WALK, RACE),
+    Fault("no named barrier", HOPPER, 2, WALK, ""),
 ]
 
 STARTING, TIMEOUT_S = threading.Lock(), 300
