@@ -51,9 +51,9 @@ struct HopperForward {
     }
     __device__ __forceinline__ bf16* output() const { return shared + kTiles * kRows * HS; }
 
-    // Calls f(query, begin, end) for each tile of queries of this block: rows [query, query + kRows), which see only keys
-    // in [begin, end); begin is the first key of a tile. The blocks of a head share its tiles from the last and longest
-    // to the first, forwards and backwards by turns, so that each block has about the same number of keys.
+    // Calls f(query, begin, end) for each tile of queries of this block: rows [query, query + kRows), which see only
+    // keys in [begin, end); begin is the first key of a tile. The blocks of a head share its tiles from the last and
+    // longest to the first, forwards and backwards by turns, so that each block has about the same number of keys.
     template <typename F>
     __device__ __forceinline__ void for_query_tiles(F f) const {
         const int blocks = static_cast<int>(gridDim.x);
@@ -200,7 +200,7 @@ struct HopperForwardConsumer {
             hopper_store<kRows, HS>(pass.s.plain(out, pass.b, rows.first, pass.h), pass.s.plain_row,
                                     pass.s.T - rows.first, pass.output(), first_row + 16 * hopper_warp(), o);
         });
-        if (consumer == 0) wait_for_turn();  // which consumer 1 has ended last
+        if (consumer == 0) wait_for_turn();  // so that no arrival is left at its barrier
     }
 };
 
@@ -217,12 +217,13 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     }
 }
 
-// The blocks that share the tiles of a head. A multiprocessor holds one block, and nothing hides its start and end. But
-// with few long blocks, some multiprocessors would work longer than others.
-int blocks_of_head(int tiles, int heads) {
+// The number of blocks that share the tiles of a head. Each walks over up to four, because a multiprocessor holds one
+// block and nothing hides its start and end; over fewer if there are few heads, so that all multiprocessors are busy to
+// the end (docs/fp8.md).
+int blocks_of_head(int tiles, int64_t heads) {
     static const int multiprocessors = device_info().multiprocessors;
-    int walk = 4;  // tiles of a block
-    while (walk > 1 && int64_t{heads} * ceil_div(tiles, walk) < int64_t{2} * multiprocessors) walk /= 2;
+    int walk = 4;
+    while (walk > 1 && heads * ceil_div(tiles, walk) < int64_t{2} * multiprocessors) walk /= 2;
     return ceil_div(tiles, walk);
 }
 
@@ -240,9 +241,10 @@ void flash_attention_hopper_forward(const FlashForward& a, const Stream& stream)
         using Pass = HopperForward<HS>;
         const FlashShape<HS> s(a.shape, a.doc_start);
         const int B = a.shape.B;
+        const int blocks = blocks_of_head(ceil_div(s.T, Pass::kRows), int64_t{B} * s.NH);
         launch<flash_attention_hopper_kernel<HS>>(
-            {dim3(blocks_of_head(ceil_div(s.T, Pass::kRows), B * s.NH), s.NH, B), kHopperThreads, Pass::kBytes}, stream,
-            a.out, a.lse, tensor_map(a.qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows), s);
+            {dim3(blocks, s.NH, B), kHopperThreads, Pass::kBytes}, stream, a.out, a.lse,
+            tensor_map(a.qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows), s);
     });
 }
 

@@ -143,8 +143,8 @@ TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that s
     agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
 }
 
-// With many heads, a block of sm_90a takes three or four tiles of 128 queries of its head, one after the other; with few
-// heads, one. Its rings of stages go on from tile to tile, so a stage or phase that does not fails here.
+// With many heads, a block of sm_90a takes three tiles of 128 queries here, one after the other; with few heads, one.
+// Its rings of stages go on from tile to tile, so a stage or phase that does not fails here.
 TEST_CASE("kernels/attention_flash: blocks that walk over several tiles of queries give the bits of one tile a block") {
     const DeviceInfo device = device_info();
     const int multiprocessors = device.is_gpu ? device.multiprocessors : 1;
@@ -152,7 +152,7 @@ TEST_CASE("kernels/attention_flash: blocks that walk over several tiles of queri
         int T, HS, blocks;  // of a head, if there are many heads
         std::vector<int> documents;
     };
-    for (const Row& row : {Row{700, 64, 2, {130, 250, 400, 640}}, {500, 64, 1, {}}, {300, 128, 1, {}}}) {
+    for (const Row& row : {Row{700, 64, 2, {130, 250, 400, 640}}, {300, 128, 1, {}}}) {
         const AttentionShape one{1, row.T, 4, 2, row.HS};
         AttentionInputs<bf16> in = random_inputs<bf16>(one, 430 + row.T);
         if (!row.documents.empty()) in.doc_start = documents_at(row.documents, 1, row.T);
