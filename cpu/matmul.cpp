@@ -35,8 +35,8 @@ constexpr TileRule kPlain{1536, 1024, {64 * 64, 64 * 64, 64 * 64}};
 constexpr TileRule kTransposed{768, 512, {256 * 256, 64 * 64, 64 * 64}};
 constexpr TileRule kTransposed16Bit{256, 256, {256 * 256, 128 * 256, 64 * 64}};
 
-// A symmetric product is divided into rows of tiles of this height. Low rows compute little above the diagonal, but copy
-// their part of B more often than high ones.
+// A symmetric product is divided into rows of tiles of this height. Low rows compute little above the diagonal, but
+// copy their part of B more often than high ones.
 constexpr int64_t kSymmetricRows = 64;
 constexpr int64_t kSymmetricRowsLarge = 128;
 constexpr int64_t kSymmetricLarge = 768;

@@ -34,8 +34,8 @@ int task_slots();
 // that run at the same time have different slots, which are below task_slots(). `name` must never be freed.
 void run_tasks(const Stream& stream, const char* name, int64_t tasks, std::function<void(int64_t, int)> run);
 
-// Computes g, a valid symmetric Gemm (runtime/gemm.h), in tiles on and below the diagonal. addend is read if beta is not
-// 0; it is C or does not overlap it.
+// Computes g, a valid symmetric Gemm (runtime/gemm.h), in tiles on and below the diagonal. addend is read if beta is
+// not 0; it is C or does not overlap it.
 void multiply_symmetric_tiles(const Gemm& g, const Mat& addend, const Stream& stream);
 
 }  // namespace teon
