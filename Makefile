@@ -283,9 +283,11 @@ gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages
 	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) --began $(FIRST_BEGAN) $(SECONDS:%=--seconds %) \
 	    $(FIRST_FLAGS) $(STAGES)
 
-# Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries.
+# Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries. The other make sets its
+# own number of jobs, and would complain about this one's.
 gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)
-	+@$(MAKE) MPI_INCLUDE= MPI_LIBS= WITHOUT=-l:libnccl.so% $(FIRST:%=build/cuda-bundle/%)
+	@MAKEFLAGS='$(filter-out -j% --jobserver-%,$(MAKEFLAGS))' $(MAKE) --no-print-directory MPI_INCLUDE= MPI_LIBS= \
+	    WITHOUT=-l:libnccl.so% $(FIRST:%=build/cuda-bundle/%)
 	@scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags

@@ -37,13 +37,12 @@ def main():
     if starts.on_gpu():
         print("SKIPPED: bench_shared measures how trainings share a CPU")
         return
-    model = bench_train.MODELS["3M"]
     print(f"GPT-2 3M on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'dtype':<8}{'at once':>8}{'ms/step':>10}{'x alone':>9}")
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(max(AT_ONCE)) as pool:
         shard = starts.random_shard(folder, bench_train.VOCABULARY, 600_000)
         for dtype in ("float", "bf16"):
-            flags = bench_train.our_flags(model, dtype)
+            flags = bench_train.our_flags(bench_train.GPT2_3M, dtype)
             ms = {count: [] for count in AT_ONCE}
             for _ in range(args.repeats):
                 for count in AT_ONCE:

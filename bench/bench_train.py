@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares tokens/s of ./train_gpt2 and PyTorch on the same CPU cores:  python3 bench/bench_train.py
+"""Compares tokens/s of this engine and PyTorch on the same CPU cores:  python3 bench/bench_train.py
 
-Trains two GPT-2s (3M: C=256 L=4 T=256, 8 sequences per step; 10M: C=384 L=6 T=512, 4 sequences) with vocabulary 256,
-AdamW, gradient clipping and random tokens, in float and in bf16. PyTorch runs in float and with bf16 autocast, both
-eager and, if torch.compile works, compiled. All programs are started in turn, --repeats times. A figure is the median
-step after the warm-up, a ratio the median over the rounds. "cpu" is the processor time per step of all threads, which
-other programs on the machine distort less than the clock. (Ours includes the start, PyTorch's does not.) PyTorch
-is imported by --python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
+Trains the models of the table MODELS with vocabulary 256, AdamW, gradient clipping and random tokens, in float and in
+bf16: GPT-2 3M and 10M, a LLaMA in which three query heads share a key/value head, and a GPT-2 of two layers with
+sequences of T = 128 to 8192 tokens. PyTorch runs in float and with bf16 autocast, eager and, where a model has it and
+torch.compile works, compiled. All programs are started in turn, --repeats times. A figure is the median step after the
+warm-up, a ratio the median over the rounds. "cpu" is the processor time per step of all threads, which other programs
+on the machine distort less than the clock. (Ours includes the start, PyTorch's does not.) PyTorch is imported by
+--python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
 """
 
 if __name__ == "__main__":
@@ -30,10 +31,19 @@ import tempfile
 
 import starts
 
-MODELS = {"3M": {"channels": 256, "layers": 4, "heads": 8, "seq_len": 256, "batch": 8},
-          "10M": {"channels": 384, "layers": 6, "heads": 6, "seq_len": 512, "batch": 4}}
 VOCABULARY = 256
 ENGINES = ["ours float", "ours bf16", "eager float", "eager bf16", "compiled float", "compiled bf16"]
+GPT2_3M = {"family": "gpt2", "channels": 256, "layers": 4, "heads": 8, "seq_len": 256, "batch": 8}
+# Name: model, steps of a start, engines.
+MODELS = {
+    "GPT-2 3M": (GPT2_3M, 24, ENGINES),
+    "GPT-2 10M": (GPT2_3M | {"channels": 384, "layers": 6, "heads": 6, "seq_len": 512, "batch": 4}, 24, ENGINES),
+    "LLaMA 8M, GQA": ({"family": "llama", "channels": 384, "layers": 6, "heads": 6, "kv_heads": 2, "ffn": 1024,
+                       "seq_len": 512, "batch": 4}, 24, ENGINES),
+    **{f"GPT-2 2M, T = {tokens}": (GPT2_3M | {"layers": 2, "seq_len": tokens, "batch": max(1, 4096 // tokens)}, 8,
+                                   ENGINES[:4])
+       for tokens in (128, 512, 1024, 2048, 4096, 8192)},
+}
 
 
 def cpu_seconds():
@@ -41,23 +51,25 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+def flags(model, *left_out):
+    return [word for name, value in model.items() if name not in left_out
+            for word in (f"--{name.replace('_', '-')}", value)]
+
+
 def our_flags(model, dtype):
-    return ["--model", "tiny", "--layers", model["layers"], "--channels", model["channels"], "--heads", model["heads"],
-            "--vocab-size", VOCABULARY, "--seq-len", model["seq_len"], "--batch-tokens",
+    return [*flags(model, "family", "batch"), "--model", "tiny", "--vocab-size", VOCABULARY, "--batch-tokens",
             model["batch"] * model["seq_len"], "--micro-batch", model["batch"], "--dtype", dtype]
 
 
 def ours(model, dtype, shard, steps):
     before = cpu_seconds()
-    metrics = starts.train(shard, *our_flags(model, dtype), steps=steps)
+    metrics = starts.train(shard, *our_flags(model, dtype), steps=steps, program=f"train_{model['family']}")
     return statistics.median(m["tokens_per_s"] for m in metrics), (cpu_seconds() - before) / steps
 
 
 def torchs(python, kind, model, dtype, steps):
     command = [python, starts.ROOT / "scripts" / "bench_torch.py", "--device", "cpu", "--dtype", dtype,
-               "--vocab-size", VOCABULARY, "--steps", steps]
-    for name, value in model.items():
-        command += [f"--{name.replace('_', '-')}", value]
+               "--vocab-size", VOCABULARY, "--steps", steps, *flags(model)]
     if kind == "compiled":
         command.append("--compile")
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -78,9 +90,8 @@ def find_torch(asked):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=24, help="per start (default 24)")
     parser.add_argument("--repeats", type=int, default=3, help="starts of each program (default 3)")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
+    parser.add_argument("--models", default="", help="only those with this text in their name, such as GQA or T =")
     parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     args = parser.parse_args()
     if starts.on_gpu():
@@ -89,19 +100,21 @@ def main():
     python = find_torch(args.python)
     if not python:
         print("PyTorch is not installed: no ratios", flush=True)
-    for name in args.models:
-        measured = {engine: [] for engine in ENGINES}
+    for name, (model, steps, engines) in MODELS.items():
+        if args.models not in name:
+            continue
+        measured = {engine: [] for engine in engines}
         with tempfile.TemporaryDirectory() as folder:
             shard = starts.random_shard(folder, VOCABULARY, 600_000)
             for _ in range(args.repeats):
-                for engine in ENGINES:
+                for engine in engines:
                     kind, dtype = engine.split()
                     if kind == "ours":
-                        figures = ours(MODELS[name], dtype, shard, args.steps)
+                        figures = ours(model, dtype, shard, steps)
                     else:
-                        figures = torchs(python, kind, MODELS[name], dtype, args.steps) if python else None
+                        figures = torchs(python, kind, model, dtype, steps) if python else None
                     measured[engine].append(figures)
-        print(f"\nGPT-2 {name} on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print(f"\n{name} on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         print(f"{'':<16}{'tokens/s':>10}{'cpu s/step':>12}{'x eager float':>15}{'by cpu':>8}")
         for engine, rounds in measured.items():
             ran = [figures for figures in rounds if figures]

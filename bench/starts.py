@@ -1,4 +1,4 @@
-"""Starts ./train_gpt2 on random tokens, for the benchmarks."""
+"""Starts ./train_gpt2 or ./train_llama on random tokens, for the benchmarks."""
 
 import json
 import pathlib
@@ -19,10 +19,11 @@ def random_shard(folder, vocabulary, count):
     return path
 
 
-def train(shard, *flags, steps):
+def train(shard, *flags, steps, program="train_gpt2"):
     """Trains and returns the metrics of the steps after the first quarter."""
     with tempfile.TemporaryDirectory(dir=shard.parent) as folder:
-        command = [ROOT / "train_gpt2", "--data", shard, "--steps", steps, "--out", f"{folder}/run", *flags]
+        command = [ROOT / program, "--data", shard, "--steps", steps, "--checkpoint-end", "off", "--out",
+                   f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
         lines = [json.loads(line)
                  for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

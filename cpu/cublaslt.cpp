@@ -215,6 +215,11 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) { retur
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
     switch (attribute) {
+        case CUBLASLT_MATMUL_DESC_SCALE_TYPE: {
+            cudaDataType_t type;
+            const cublasStatus_t status = set(type, value, bytes);
+            return status == CUBLAS_STATUS_SUCCESS && type != CUDA_R_32F ? CUBLAS_STATUS_NOT_SUPPORTED : status;
+        }
         case CUBLASLT_MATMUL_DESC_TRANSA:
             return set(o->trans_a, value, bytes);
         case CUBLASLT_MATMUL_DESC_TRANSB:

@@ -12,6 +12,12 @@ namespace teon::cpu {
 // the second call on with the same shapes, strides, types and factors it allocates nothing.
 void matmul(const Matmul& m);
 
+// Computes a product whose result is known to be symmetric, as is the addend (A A^T; polynomials of one symmetric
+// matrix), in tiles on and below the diagonal, each of which is then mirrored: C is symmetric to the last bit. The two
+// halves of a full product may be rounded differently, after which powers of a matrix do not commute and Newton-Schulz
+// in Gram form loses two bits. No bias or activation.
+void matmul_symmetric(const Matmul& m);
+
 // Computes the product of FP8 operands, every value of which bf16 holds exactly, times `scale`. A has type `a` and is
 // not transposed; B has type `b` and is transposed; there is no batch. Ignores m.in and m.alpha_varies.
 void matmul_fp8(Matmul m, DType a, DType b, float scale);

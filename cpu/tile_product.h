@@ -13,6 +13,10 @@ namespace teon::cpu {
 // primitive computes the plain product in packed floats, and this class does the rest: also the last term of an odd K
 // in 16 bits (primitive.h). If oneDNN has only reference code for a plain product of 16-bit operands, too, they are
 // widened, for a slice of K at a time.
+//
+// oneDNN's best kernels take 16-bit matrices whose rows follow each other without gaps, and transpose A slowly. A
+// transposed A is therefore transposed here, for a slice of K at a time, and a tile that is narrower than C's rows is
+// computed apart and then copied.
 class TileProduct {
 public:
     TileProduct() = default;
@@ -28,13 +32,21 @@ private:
     // Returns the kind of product for a slice of K. beta is the factor of the previous content of the output, such as
     // the sum of earlier slices.
     ProductKind kind(const Matmul& m, int64_t depth, float beta) const;
-    void copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, DType type) const;
+    // Returns whether one primitive per slice can do everything, and chooses the primitives for that.
+    bool choose_finished(const Matmul& m);
+    // Chooses primitives for the slices of K, of which the first is multiplied by beta. Returns whether they are good.
+    bool choose(const Matmul& m, float beta);
+    // Copies rows of the tile's width.
+    void copy(void* to, int64_t ld_to, const void* from, int64_t ld_from, int64_t rows, DType type) const;
 
     int64_t rows_ = 0, columns_ = 0;
     int64_t depth_ = 0, end_ = 0;  // the primitives' part of K, for a slice at a time
     bool odd_ = false;             // the last term is added apart
     bool widened_ = false;
-    bool finished_ = true;  // the primitive writes the final result to C
+    bool transposed_ = false;  // A is transposed before
+    bool dense_b_ = false;     // B is copied without gaps before
+    bool finished_ = true;     // the primitives compute the final result
+    bool apart_ = false;       // finished, but in memory without gaps, and then copied to C
     std::shared_ptr<const Primitive> first_, middle_, last_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "gpusim/atomic.h"
 #include "gpusim/float16.h"
 #include "gpusim/lanes.h"
 #include "gpusim/memory.h"

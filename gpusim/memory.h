@@ -5,13 +5,9 @@
 
 namespace teon::gpusim {
 
-enum class AtomicOp : uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
-
 void load(Warp&, const Instruction&, Lanes);
 void store(Warp&, const Instruction&, Lanes);
 void load_parameter(Warp&, const Instruction&, Lanes);
-void atomic(Warp&, const Instruction&, Lanes);
-void atomic_add_half(Warp&, const Instruction&, Lanes);  // of one or two 16-bit floats; width: of bf16
 void load_matrix(Warp&, const Instruction&, Lanes);
 void store_matrix(Warp&, const Instruction&, Lanes);
 void copy_async(Warp&, const Instruction&, Lanes);
@@ -26,8 +22,16 @@ uint8_t* shared_for_write(Warp& w, const Instruction& i, int lane, uint64_t addr
 uint8_t* checked_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes, bool writes,
                         const void* value);
 // Likewise for device memory.
+uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
 // A read of [address, address + bytes) in the space in which this generic address is.
 const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
-uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes);
+
+// The addresses of all lanes in an operand and the instruction's offset.
+struct Addresses {
+    uint64_t of[32];
+};
+Addresses addresses(Warp& w, const Instruction& i, int operand);
+// Counts an access. Generic addresses all count as addresses in the space of the first lane's address.
+void count_access(Warp& w, const Instruction& i, Lanes lanes, Addresses a, uint32_t bytes);
 
 }  // namespace teon::gpusim

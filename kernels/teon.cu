@@ -46,13 +46,13 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto u = m;
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + i);
-            for (int k = 0; k < w; ++k) {
+            FOR_VEC(k, w) {
                 m[k] = fmaf(mu, m[k], scale * g[k]);
                 u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
             }
             store_vec(momentum + slice.state + i, m);
         }
-        for (int k = 0; k < w; ++k) u[k] *= u[k];
+        FOR_VEC(k, w) u[k] *= u[k];
         sum += sum_of(u);
     });
     sum = block_sum(sum);
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + e);
-            for (int k = 0; k < w; ++k) x[k] = fmaf(mu, x[k], scale * g[k]);
+            FOR_VEC(k, w) x[k] = fmaf(mu, x[k], scale * g[k]);
         }
-        for (int k = 0; k < w; ++k) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
+        FOR_VEC(k, w) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
     });
 }
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
         const float scale = row_scales ? update.rate * row_scales[int64_t{index} * s.m + e / s.n] : update.rate;
-        for (int k = 0; k < w; ++k) {
+        FOR_VEC(k, w) {
             const float delta = scale * o[k];
             x[k] = fmaf(update.decay_factor(x[k], delta), x[k], -delta);
         }
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         const float by_row = row_scales ? row_scales[row] : 1.0f;
         const float* by_column = column_scales ? column_scales + row / rows * cols + column : nullptr;
         auto v = load_floats<w>(x + e);
-        for (int k = 0; k < w; ++k) {
+        FOR_VEC(k, w) {
             if (column + k < cols) v[k] *= by_column ? by_row * by_column[k] : by_row;
         }
         store_floats(x + e, v);
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kFlatBlock)
         const int64_t row = e / ld;
         const int64_t column = e - row * ld;
         const int64_t diagonal = row % side - column;
-        for (int k = 0; k < w; ++k) v[k] += k == diagonal ? a : 0.0f;
+        FOR_VEC(k, w) v[k] += k == diagonal ? a : 0.0f;
         store_floats(out + e, v);
     });
 }

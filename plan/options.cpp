@@ -312,6 +312,8 @@ void add_run_flags(OptionTable& t, Options& o) {
 void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.group("Checkpoints", kFree);
     t.integer("--checkpoint-every", o.checkpoint_every, 0, kMaxCount, "steps between checkpoints; 0: only at the end");
+    t.toggle("--checkpoint-end", o.checkpoint_end,
+             "write a checkpoint after the last step; off is for measurements: the result is lost");
     t.number("--checkpoint-minutes", o.checkpoint_minutes, 0, 1e6,
              "minutes by rank 0's clock between checkpoints that the next one replaces; 0: only by steps");
     t.integer("--keep-last", o.keep_last, 0, kMaxCount,

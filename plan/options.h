@@ -73,7 +73,7 @@ struct Options {
     // checkpoints
     int64_t checkpoint_every = 0, keep_last = 0, keep_every = 0;
     double checkpoint_minutes = 30;
-    bool keep_best = false;
+    bool checkpoint_end = true, keep_best = false;
     int64_t patience = 0;  // evaluations; 0: none
     bool checkpoint_sync = false, stop_on_save_error = false, resume = false;
     std::string resumed_folder;  // as the value of --resume; it replaces --out

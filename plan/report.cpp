@@ -155,7 +155,8 @@ std::string plan_report(const RunPlan& p) {
     line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
     line("seed", fmt::format("{}", o.seed));
     line("checkpoints",
-         fmt::format("at the end{}{}{}", o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
+         fmt::format("{}{}{}{}", o.checkpoint_end ? "at the end" : "none at the end",
+                     o.checkpoint_every ? fmt::format(", every {} steps", o.checkpoint_every) : "",
                      o.checkpoint_minutes > 0
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
                          : "",

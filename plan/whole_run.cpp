@@ -57,7 +57,8 @@ int64_t most_checkpoints(const RunPlan& p) {
     const Options& o = p.options;
     const int64_t every = o.checkpoint_every;
     const int64_t steps = std::max<int64_t>(p.steps, 1);
-    const int64_t by_step = every > 0 ? (steps + every - 1) / every : 1;  // the end has one, too
+    const int64_t after_last = every > 0 ? steps % every != 0 : 1;  // the end's, unless it is one of the others
+    const int64_t by_step = (every > 0 ? steps / every : 0) + (o.checkpoint_end ? after_last : 0);
     if (o.keep_last == 0 || by_step <= o.keep_last)
         return by_step + (o.checkpoint_minutes > 0);  // one by the clock stays until the next is written
     // Older checkpoints are removed once a new one is whole.

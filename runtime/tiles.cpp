@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <string>
 #include <utility>
 
+#include "cpu/matmul.h"
 #include "cpu/signals.h"
 #include "cpu/stream.h"
 #include "cpu/threads.h"
@@ -57,6 +59,34 @@ void run_tasks(const Stream& stream, const char* name, int64_t tasks, std::funct
         });
     };
     detail::check_cuda(cpu::submit(static_cast<cudaStream_t>(stream.handle()), name, work), name);
+}
+
+void multiply_symmetric_tiles(const Gemm& g, const Mat& addend, const Stream& stream) {
+    const auto matrix = [](const Mat& x, int64_t outer) {
+        const int64_t offset = outer * x.stride_outer * size_of(x.dtype);
+        return cpu::Matrix{static_cast<const std::byte*>(x.data) + offset, x.ld, x.stride_inner};
+    };
+    for (int64_t outer = 0; outer < g.batch_outer; ++outer) {
+        const cpu::Matmul m{.M = g.M,
+                            .N = g.N,
+                            .K = g.K,
+                            .batch = g.batch_inner,
+                            .trans_a = g.trans_a,
+                            .trans_b = g.trans_b,
+                            .in = g.A.dtype,
+                            .out = g.C.dtype,
+                            .A = matrix(g.A, outer),
+                            .B = matrix(g.B, outer),
+                            .addend = matrix(addend, outer),
+                            .C = const_cast<void*>(matrix(g.C, outer).data),
+                            .ldc = g.C.ld,
+                            .stride_c = g.C.stride_inner,
+                            .alpha = g.alpha,
+                            .beta = g.beta};
+        constexpr const char* name = "symmetric product";
+        detail::check_cuda(cpu::submit(static_cast<cudaStream_t>(stream.handle()), name, [m] { matmul_symmetric(m); }),
+                           name);
+    }
 }
 
 }  // namespace teon

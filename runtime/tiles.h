@@ -1,5 +1,5 @@
 // What an operation on a CPU is made of that works on tiles: products of tiles, each on one thread, and tasks that the
-// threads share. Only in builds for CPUs.
+// threads share; and symmetric products in tiles. Only in builds for CPUs.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "cpu/tile_product.h"
 #include "runtime/device.h"
+#include "runtime/gemm.h"
 
 namespace teon {
 
@@ -32,5 +33,9 @@ int task_slots();
 // Runs run(task, slot) for each of `tasks` tasks, the lowest first, after the work that is already on the stream. Tasks
 // that run at the same time have different slots, which are below task_slots(). `name` must never be freed.
 void run_tasks(const Stream& stream, const char* name, int64_t tasks, std::function<void(int64_t, int)> run);
+
+// Computes g, a valid symmetric Gemm (runtime/gemm.h), in tiles on and below the diagonal. addend is read if beta is
+// not 0; it is C or does not overlap it.
+void multiply_symmetric_tiles(const Gemm& g, const Mat& addend, const Stream& stream);
 
 }  // namespace teon

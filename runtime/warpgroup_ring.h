@@ -40,15 +40,19 @@ struct HopperRings {
         }
     }
 
-    // Called by all threads. fills: the arrivals at each `full`.
+    // Called by thread 0, before init() of the kernel's other rings. fills: the arrivals at each `full`.
+    __device__ __forceinline__ void make(int fills) const {
+        for (int ring = 0; ring < RINGS; ++ring) {
+            for (int stage = 0; stage < STAGES; ++stage) {
+                mbarrier_init(full(stage, ring), fills);
+                mbarrier_init(empty(stage, ring), 4 * kHopperConsumers * BLOCKS);
+            }
+        }
+    }
+    // Called by all threads.
     __device__ __forceinline__ void init(int fills) const {
         if (threadIdx.x == 0) {
-            for (int ring = 0; ring < RINGS; ++ring) {
-                for (int stage = 0; stage < STAGES; ++stage) {
-                    mbarrier_init(full(stage, ring), fills);
-                    mbarrier_init(empty(stage, ring), 4 * kHopperConsumers * BLOCKS);
-                }
-            }
+            make(fills);
             mbarrier_init_done();
         }
         if constexpr (BLOCKS == 1) {

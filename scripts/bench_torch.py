@@ -66,28 +66,31 @@ class GPT2(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self, C, NH, MLP):
+    def __init__(self, C, NH, NKV, FFN):
         super().__init__()
-        self.NH = NH
+        self.HS = C // NH
+        self.widths = (C, NKV * self.HS, NKV * self.HS)
         self.norm1, self.norm2 = nn.RMSNorm(C), nn.RMSNorm(C)
-        self.qkv, self.out = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C, bias=False)
-        self.up, self.down = nn.Linear(C, 2 * MLP, bias=False), nn.Linear(MLP, C, bias=False)
+        self.qkv, self.out = nn.Linear(C, sum(self.widths), bias=False), nn.Linear(C, C, bias=False)
+        self.up, self.down = nn.Linear(C, 2 * FFN, bias=False), nn.Linear(FFN, C, bias=False)
 
     def forward(self, x, cos, sin):
         B, T, C = x.shape
-        q, k, v = (y.view(B, T, self.NH, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(C, dim=2))
+        q, k, v = (y.view(B, T, -1, self.HS).transpose(1, 2)
+                   for y in self.qkv(self.norm1(x)).split(self.widths, dim=2))
         rotate = lambda y: y * cos + torch.cat([-y[..., y.shape[-1] // 2:], y[..., :y.shape[-1] // 2]], dim=-1) * sin
-        y = F.scaled_dot_product_attention(rotate(q).to(v.dtype), rotate(k).to(v.dtype), v, is_causal=True)
+        y = F.scaled_dot_product_attention(rotate(q).to(v.dtype), rotate(k).to(v.dtype), v, is_causal=True,
+                                           enable_gqa=q.shape[1] != k.shape[1])
         x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
         gate, up = self.up(self.norm2(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
 
 
 class Llama(nn.Module):
-    def __init__(self, V, T, C, L, NH, MLP):
+    def __init__(self, V, T, C, L, NH, NKV, FFN):
         super().__init__()
         self.tokens, self.norm = nn.Embedding(V, C), nn.RMSNorm(C)
-        self.blocks = nn.ModuleList(LlamaBlock(C, NH, MLP) for _ in range(L))
+        self.blocks = nn.ModuleList(LlamaBlock(C, NH, NKV, FFN) for _ in range(L))
         self.head = nn.Linear(C, V, bias=False)
         HS = C // NH
         angles = torch.outer(torch.arange(T), 10000.0 ** (-torch.arange(0, HS, 2) / HS)).repeat(1, 2)
@@ -204,7 +207,8 @@ def parse():
     parser.add_argument("--dtype", choices=("float", "bf16"), help="bf16 uses autocast (default: float on a CPU)")
     parser.add_argument("--compile", action="store_true", help="on a CPU: torch.compile")
     parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2", help="(default gpt2)")
-    parser.add_argument("--mlp", type=whole(1), default=2048, help="LLaMA's width of the MLP (default 2048)")
+    parser.add_argument("--ffn", type=whole(1), default=2048, help="LLaMA's width of the MLP (default 2048)")
+    parser.add_argument("--kv-heads", type=whole(1), help="LLaMA's key/value heads (default --heads)")
     parser.add_argument("--attention", action="store_true", help="measure attention alone instead of a model")
     parser.add_argument("--norms", action="store_true", help="measure layer norm alone instead of a model")
     parser.add_argument("--rows", type=whole(256), help="tokens of --attention and --norms (default: as bench_gpu)")
@@ -221,7 +225,8 @@ def main():
         return attention(args) if args.attention else norms(args)
     gpu = args.device == "cuda"
     shape = (args.vocab_size, args.seq_len, args.channels, args.layers, args.heads)
-    model = (GPT2(*shape) if args.family == "gpt2" else Llama(*shape, args.mlp)).to(args.device)
+    is_gpt2 = args.family == "gpt2"
+    model = (GPT2(*shape) if is_gpt2 else Llama(*shape, args.kv_heads or args.heads, args.ffn)).to(args.device)
     best = best_attention(args.batch, args.heads, args.seq_len, args.channels // args.heads) if gpu else None
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]

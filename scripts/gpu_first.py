@@ -30,7 +30,7 @@ import sys
 import run_tests
 from arguments import Parser, whole
 from first_hour.report import report
-from first_hour.rows import BAD, Rows, machine_facts
+from first_hour.rows import BAD, Rows, fault_of_driver, machine_facts
 from first_hour.running import Call
 from first_hour.speed import speed
 from first_hour.stages import SIZES, capabilities, correctness, parity, sanitizers
@@ -79,7 +79,11 @@ def main():
     os.environ.pop("TEON_TEST_LOG", None)  # of a test that runs this program: its children have logs of their own
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, run_tests.stop)
-    rows = Rows(options.out, machine_facts(f"{options.build}/train_gpt2"), options.again)
+    facts = machine_facts(f"{options.build}/train_gpt2")
+    if fault := fault_of_driver(facts):
+        print(f"gpu_first.py: error: {fault}", file=sys.stderr)
+        return 2
+    rows = Rows(options.out, facts, options.again)
     call = Call(rows, options)
     call.close_in_time()
     print(rows.facts, flush=True)

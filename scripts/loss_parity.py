@@ -83,11 +83,13 @@ def write_model(folder, model, s):
 
 def our_steps(program, folder, s, options):
     """Trains with train_gpt2 and returns the metrics of its steps."""
-    command = [program, "--init-from", folder / "model", "--data", folder / "parity_train_000000.bin", "--shuffle",
-               "off", "--seq-len", s["T"], "--batch-tokens", s["B"] * s["T"], "--micro-batch", s["B"], "--steps",
-               options.steps, "--optimizer", "adamw", "--lr", LR, "--weight-decay", DECAY, "--beta1", BETAS[0],
-               "--beta2", BETAS[1], "--schedule", "constant", "--warmup-ratio", 0, "--grad-clip", 1, "--dtype",
-               options.dtype, "--out", folder / "run", *options.flags.split()]
+    # Path("./train_gpt2") is "train_gpt2", which would be looked up in PATH.
+    command = [program.resolve(), "--init-from", folder / "model", "--data", folder / "parity_train_000000.bin",
+               "--shuffle", "off", "--seq-len", s["T"], "--batch-tokens", s["B"] * s["T"], "--micro-batch", s["B"],
+               "--steps", options.steps, "--optimizer", "adamw", "--lr", LR, "--weight-decay", DECAY,
+               "--beta1", BETAS[0], "--beta2", BETAS[1], "--schedule", "constant", "--warmup-ratio", 0,
+               "--grad-clip", 1, "--dtype", options.dtype, "--checkpoint-end", "off", "--out", folder / "run",
+               *options.flags.split()]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == "step"]

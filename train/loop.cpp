@@ -187,7 +187,7 @@ public:
             saver_.report();
             if (o_.check_ranks) check_same_on_all_ranks(model_->params(), ctx_);
             const int64_t step = trainer_.steps_done();
-            const bool save_permanently = step == plan_.steps || due(o_.checkpoint_every, step);
+            const bool save_permanently = (step == plan_.steps && o_.checkpoint_end) || due(o_.checkpoint_every, step);
             const bool save_interim = !save_permanently && clock_says_save();
             const bool save = save_permanently || save_interim;
             const bool diagnose = due(o_.diagnose_every, step);
@@ -202,7 +202,8 @@ public:
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
         log(trainer_.finish());
-        if (trainer_.steps_done() > saved_step_) save_now(true);
+        const bool save_at_end = o_.checkpoint_end || trainer_.steps_done() < plan_.steps;
+        if (save_at_end && trainer_.steps_done() > saved_step_) save_now(true);
         saver_.wait();
         CHECK(skipped_in_row_ == 0, "{} updates in a row were skipped (--max-skipped {}); {}", skipped_in_row_,
               o_.max_skipped, last_good_state());

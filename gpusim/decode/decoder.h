@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpusim/memory.h"
+#include "gpusim/atomic.h"
 #include "gpusim/program.h"
 #include "gpusim/registers.h"
 

@@ -1,4 +1,5 @@
-// FlashAttention-3's backward pass, bf16: its kernels before, in and after the main loop. HEAD: the head's size.
+// FlashAttention's backward pass, bf16: its kernels before, in and after the main loop. ARCH: 90 for FlashAttention-3,
+// 80 for the kernels with mma; HEAD: the head's size; CAUSAL.
 #include "flash_bwd_launch_template.h"
 
 #include "attention.h"
@@ -24,7 +25,7 @@ int main(int count, char** arguments) {
     const Device<bfloat16_t> dq(a.q_count());
     const Device<bfloat16_t> dk(a.kv_count());
     const Device<bfloat16_t> dv(a.kv_count());
-    auto p = parameters_of<Flash_bwd_params>(a, 90, 4);
+    auto p = parameters_of<Flash_bwd_params>(a, ARCH, 4);
     // Each multiple of the blocks' heights 64, 80 and 128.
     p.seqlen_q_rounded = (a.tokens + 639) / 640 * 640;
     const size_t rows = size_t(a.heads) * p.seqlen_q_rounded;
@@ -51,7 +52,10 @@ int main(int count, char** arguments) {
     p.do_head_stride = p.dq_head_stride = p.dk_head_stride = p.dv_head_stride = HEAD;
     p.do_batch_stride = p.dq_batch_stride = p.q_batch_stride;
     p.dk_batch_stride = p.dv_batch_stride = p.k_batch_stride;
-#if HEAD == 64
+#if ARCH == 80
+    run_flash_bwd<80, 64, 128, 128, bfloat16_t, CAUSAL, false, false, false, false, false, 2, 2, false, false, false, 2,
+                  4, 4, 4, false>(p, stream());
+#elif HEAD == 64
     run_flash_bwd<90, 64, 128, 128, bfloat16_t, CAUSAL, false, false, false, false, false, 2, 2, true, false, false, 2,
                   1, 2, 2, false>(p, stream());
 #elif CAUSAL
@@ -61,7 +65,8 @@ int main(int count, char** arguments) {
     run_flash_bwd<90, 128, 80, 128, bfloat16_t, false, false, false, false, false, false, 2, 2, true, false, true, 2, 1,
                   2, 1, false>(p, stream());
 #endif
-    std::printf("FlashAttention-3 backward, head %d, %s, %d tokens\n", HEAD, CAUSAL ? "causal" : "full", a.tokens);
+    std::printf("FlashAttention backward, sm_%d, head %d, %s, %d tokens\n", ARCH, HEAD, CAUSAL ? "causal" : "full",
+                a.tokens);
     // P, dS and O are rounded to bf16 before products, and results to bf16.
     const bool right = row("  dQ", dq.doubles(), reference.dq, 0.006) & row("  dK", dk.doubles(), reference.dk, 0.006) &
                        row("  dV", dv.doubles(), reference.dv, 0.006);

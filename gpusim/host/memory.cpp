@@ -157,9 +157,12 @@ cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate("cudaMalloc", p
 cudaError_t cudaFree(void* p) { return release("cudaFree", p, false); }
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate("cudaMallocHost", p, bytes, Memory::pinned); }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned flags) {
+    constexpr unsigned kPortable = 1;       // cudaHostAllocPortable
+    constexpr unsigned kWriteCombined = 4;  // cudaHostAllocWriteCombined, which changes speed alone
+    flags &= ~(kPortable | kWriteCombined);
     if (flags == cudaHostAllocDefault) return cudaMallocHost(p, bytes);
     if (flags != cudaHostAllocMapped)
-        return fail(cudaErrorInvalidValue, "cudaHostAlloc: only cudaHostAllocDefault and cudaHostAllocMapped");
+        return fail(cudaErrorInvalidValue, "cudaHostAlloc: only mapped, portable and write-combined memory");
     return allocate("cudaHostAlloc", p, bytes, Memory::mapped);
 }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {

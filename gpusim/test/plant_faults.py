@@ -104,6 +104,7 @@ KINDS = {
     "a store to another row": (rb"(cp\.async\.bulk\.tensor\.2d\.global[^{]*\{)(%r\d+), (%r\d+)", rb"\1\2, \2"),
     "a store not waited for": (rb"cp\.async\.bulk\.wait_group\.read 0;", rb";"),
     "a phase that stays": (rb"xor\.b32(\s+(%r\d+), \2, %r\d+;)", rb"or.b32\1"),
+    "a phase that stays 0": (rb"xor\.b32(\s+(%r\d+), \2, %r\d+;)", rb"and.b32\1"),
     "products not committed": (rb"wgmma\.commit_group\.sync\.aligned;", rb";"),
     "another distance of rows": (rb"(or\.b64\s+%rd\d+, %rd\d+), 4611686293305294848;", rb"\1, 4611686155866341376;"),
     "no swizzle": (rb"(or\.b64\s+%rd\d+, %rd\d+), 4611686293305294848;", rb"\1, 274877906944;"),
@@ -127,8 +128,8 @@ UNFENCED, UNENDED = "written since the last wgmma.fence", "no wgmma.wait_group h
 SHARED, WRONG = "of shared memory, of which the block has", "with expansion:"  # a test's comparison
 OTHERS, STILL_READ, ENDLESS = "another block's", "which a bulk copy of warp 0 still reads", "waits for ever"
 # Replaces the n-th match of this kind in each kernel whose mangled name matches; `tests` must then fail with `words`.
-# Without tests, the kernel is one of clusters.cu, which checks its results itself.
-Fault = collections.namedtuple("Fault", "kind kernel n tests words")
+# Without tests, the kernel is one of clusters.cu, which checks its results itself. order: of warps and copies.
+Fault = collections.namedtuple("Fault", "kind kernel n tests words order", defaults=["forward"])
 FORWARD, KEYS = rb"flash_attention_forward_kernelILi64", rb"flash_attention_key_gradient_kernelILi64"
 QUERIES = rb"flash_attention_query_gradient_kernelILi64"
 HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention_hopper_key_gradient_kernelILi64"
@@ -136,6 +137,7 @@ HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
 HOPPER_SYMMETRIC = rb"symmetric_product_hopper_kernel"
 ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
 FLASH = "kernels/attention_flash: many tiles*"
+WALK = "kernels/attention_flash: blocks that*"
 DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
 QK, ROTARY, REDUCE = "kernels/qk_norm: forward and*", "kernels/rotary: forward and*", "kernels/reduce: sums*"
@@ -216,7 +218,8 @@ FAULTS = [
     Fault("no arrival", HOPPER_KEYS, 0, FLASH, "waits for ever: for phase"),
     Fault("an arrival too many", HOPPER, 0, FLASH, "waits for ever: for phase 0"),
     Fault("bytes not expected", HOPPER_QUERIES, 1, FLASH, "waits for ever: for phase 0"),
-    Fault("a wait that says yes", HOPPER, 3, FLASH, ""),
+    Fault("a wait that says yes", HOPPER, 3, FLASH, "", "reverse"),
+    Fault("a wait that says yes", HOPPER, 6, FLASH, "", "reverse"),
     Fault("a wait that says yes", HOPPER_KEYS, 3, FLASH, ""),
     Fault("no fence of mbarriers", HOPPER, 0, FLASH, "without fence.proxy.async"),
     Fault("swapped coordinates", HOPPER, 0, FLASH, ""),
@@ -291,7 +294,14 @@ FAULTS = [
     Fault("an atomic add that stores", rb".", 0, "runtime/simt: atomicAdd*", WRONG),
     Fault("a copy of one group more in flight", rb"norm_backward_kernel", 0, NORM_BACK, COPYING),
     Fault("no exponential", HOPPER, 0, FLASH, WRONG),
-    Fault("> becomes >=", HOPPER, 0, "kernels/attention_flash: documents that*", WRONG),
+    Fault("> becomes >=", HOPPER, 1, "kernels/attention_flash: documents that*", WRONG),
+    # A block's second and third tile of queries: phases and release of queries, rings that go on, the output's rows.
+    Fault("a phase that stays 0", HOPPER, 1, WALK, ""),
+    Fault("a phase that stays 0", HOPPER, 5, WALK, "", "reverse"),
+    Fault("no arrival", HOPPER, 3, WALK, "waits for ever: for phase"),
+    Fault("a wait that says yes", HOPPER, 0, WALK, ""),
+    Fault("a wait that says yes", rb"flash_attention_hopper_kernelILi128", 0, WALK, ""),
+    Fault("no __syncwarp", HOPPER, 6, WALK, RACE),
 ]
 
 STARTING, TIMEOUT_S = threading.Lock(), 300
@@ -327,7 +337,8 @@ def found(programs, fault):
         return False, "no kernel has such a place; update the table\n"
     device = "A100" if fault.kernel in ON_A100 else "H200"
     streams = "refuse" if fault.tests else "legacy"
-    environment = {**os.environ, "CUDA_DEVICE": device, "TEON_THREADS": "1", "CUDA_DEFAULT_STREAM": streams}
+    environment = {**os.environ, "CUDA_DEVICE": device, "TEON_THREADS": "1", "CUDA_DEFAULT_STREAM": streams,
+                   "SIMT_ORDER": fault.order}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tests")
         with STARTING, open(path, "wb") as file:  # a process that starts meanwhile would keep the file open for writing

@@ -1,4 +1,5 @@
 // Tests of what programs get from the model's host functions and from the device's system.
+#include <cublasLt.h>
 #include <unistd.h>
 
 #include <climits>
@@ -137,6 +138,29 @@ TEST_CASE("gpusim/host: a device's properties are right or plainly unknown") {
     REQUIRE((number(632) == 65536 && number(352) == 65536));              // registers and constants of a multiprocessor
     REQUIRE((number(636) == 0 && number(668) == 1 && number(748) == 0));  // managed memory, cooperative, clusters
     REQUIRE(number(596) == -1);                                           // l2CacheSize
+}
+
+TEST_CASE("gpusim/host: pinned memory may be portable and write-combined, which changes nothing") {
+    for (const unsigned flags : {1u, 4u, 5u}) {  // cudaHostAllocPortable, cudaHostAllocWriteCombined
+        void* memory = nullptr;
+        REQUIRE(cudaHostAlloc(&memory, 64, flags) == cudaSuccess);
+        std::memset(memory, 1, 64);
+        REQUIRE(cudaFreeHost(memory) == cudaSuccess);
+    }
+    void* memory = nullptr;
+    REQUIRE(cudaHostAlloc(&memory, 64, 8) == cudaErrorInvalidValue);  // no flag
+    cudaGetLastError();
+}
+
+TEST_CASE("gpusim/host: the scale of a product is float, which a program may say again") {
+    cublasLtMatmulDesc_t operation;
+    REQUIRE(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+    const auto set = [&](cudaDataType_t type) {
+        return cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE, &type, sizeof type);
+    };
+    REQUIRE(set(CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(set(CUDA_R_16BF) == CUBLAS_STATUS_NOT_SUPPORTED);
+    cublasLtMatmulDescDestroy(operation);
 }
 
 TEST_CASE("gpusim/host: a program may clear bit 21 of a tensor map's second word") {

@@ -12,10 +12,10 @@ import os
 from run_folder import BadRun, StepLines, Unfinished, find_runs, finite, is_done, open_run, read_object
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
-IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-sync",
-           "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume", "time-limit",
-           "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs", "comm-timeout",
-           "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
+IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-end",
+           "checkpoint-sync", "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume",
+           "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs",
+           "comm-timeout", "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
            "steps", "tokens", "epochs"}  # the resulting number of steps is compared
 # Properties of models and options that came after 0.2.0, with their value in earlier runs.
 SINCE = {"dropout": 0.0}

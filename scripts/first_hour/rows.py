@@ -65,6 +65,17 @@ def machine_facts(program):
                        "memory_mib": gpu["memory.total"]}}
 
 
+def fault_of_driver(facts):
+    """Returns why no kernel can run with this driver, or "". Versions are 1000 times CUDA's major version, and more."""
+    needs, has = (int(facts.get(key) or 0) for key in ("cuda", "driver_cuda"))
+    if "driver_cuda" not in facts or has // 1000 >= needs // 1000:
+        return ""
+    if has == 0:
+        return "there is no NVIDIA driver here: nvidia-smi must list a GPU (in a container: --gpus all)"
+    return f"the driver is for CUDA {has // 1000}, the programs need {needs // 1000}: update the driver, or build " \
+           f"with CUDA {has // 1000}"
+
+
 class Clocks:
     """Samples the GPU's clocks, power, temperature and used memory twice a second."""
 

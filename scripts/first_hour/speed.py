@@ -23,10 +23,10 @@ LLAMA = ["--model", "130m", "--vocab-size", 32000, "--batch-tokens", 524288]
 # Models: program, flags, and the flags of PyTorch's peer (scripts/bench_torch.py), or None.
 MODELS = {
     "GPT-2 124M": ("train_gpt2", GPT2, ["--batch", 16, "--micro-steps", 32, "--steps", 8]),
-    "LLaMA 130M": ("train_llama", LLAMA, ["--family", "llama", "--mlp", 2048, "--vocab-size", 32000, "--batch", 16,
+    "LLaMA 130M": ("train_llama", LLAMA, ["--family", "llama", "--ffn", 2048, "--vocab-size", 32000, "--batch", 16,
                                           "--micro-steps", 32, "--steps", 8]),
     "LLaMA 1B": ("train_llama", ["--model", "1b", "--batch-tokens", 131072],
-                 ["--family", "llama", "--layers", 24, "--channels", 2048, "--heads", 32, "--mlp", 5461, "--vocab-size",
+                 ["--family", "llama", "--layers", 24, "--channels", 2048, "--heads", 32, "--ffn", 5461, "--vocab-size",
                   32000, "--batch", 8, "--micro-steps", 16, "--steps", 6]),
     "GPT-2 124M, T 8192": ("train_gpt2", [*GPT2[:-1], 65536, "--seq-len", 8192],
                            ["--seq-len", 8192, "--batch", 2, "--micro-steps", 4, "--steps", 8]),
@@ -38,7 +38,7 @@ TOY = {
                     "--vocab-size", 512, "--device", "cpu"]),
     "LLaMA 130M": ("train_llama", ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 1, "--kv-heads", 1,
                                    "--vocab-size", 512, "--seq-len", 32, "--batch-tokens", 64],
-                   ["--family", "llama", "--layers", 2, "--channels", 64, "--heads", 1, "--mlp", 128, "--seq-len", 32,
+                   ["--family", "llama", "--layers", 2, "--channels", 64, "--heads", 1, "--ffn", 128, "--seq-len", 32,
                     "--batch", 2, "--steps", 3, "--vocab-size", 512, "--device", "cpu"]),
 }
 # Each switch alone, on GPT-2 124M.
@@ -66,7 +66,7 @@ def train(call, title, model, flags, turn):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         command = [call.program(program), *shape, *corpus(call), "--dtype", "bf16", "--steps", 3 if toy else STEPS,
-                   "--eval-tokens", 64 if toy else 65536, "--out", out,
+                   "--eval-tokens", 64 if toy else 65536, "--checkpoint-end", "off", "--out", out,
                    *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
         outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         if outcome != "passed":

@@ -148,26 +148,27 @@ void check(const Case& c, uint64_t seed) {
 
 // The product of `count` matrices of width x width x K, of which the first is always the same.
 template <typename T>
-std::vector<T> first_of(int width, int K, int count, bool trans_a, bool trans_b) {
+std::vector<T> first_of(int width, int K, int count, bool trans_a, bool trans_b,
+                        void (*multiply)(const Matmul&) = matmul) {
     const int64_t terms = int64_t{width} * K;
     const int64_t size = int64_t{width} * width;
     auto A = random_values<T>(count * terms, 5);
     auto B = random_values<T>(count * terms, 6);
     std::vector<T> C(static_cast<size_t>(count * size));
-    matmul({.M = width,
-            .N = width,
-            .K = K,
-            .batch = count,
-            .trans_a = trans_a,
-            .trans_b = trans_b,
-            .in = kDtype<T>,
-            .out = kDtype<T>,
-            .A = {A.data(), trans_a ? width : K, terms},
-            .B = {B.data(), trans_b ? K : width, terms},
-            .addend = {C.data(), width, size},
-            .C = C.data(),
-            .ldc = width,
-            .stride_c = size});
+    multiply({.M = width,
+              .N = width,
+              .K = K,
+              .batch = count,
+              .trans_a = trans_a,
+              .trans_b = trans_b,
+              .in = kDtype<T>,
+              .out = kDtype<T>,
+              .A = {A.data(), trans_a ? width : K, terms},
+              .B = {B.data(), trans_b ? K : width, terms},
+              .addend = {C.data(), width, size},
+              .C = C.data(),
+              .ldc = width,
+              .stride_c = size});
     C.resize(size);
     return C;
 }
@@ -221,6 +222,18 @@ TEST_CASE("cpu/products: the bits of a long sum of a transposed A depend neither
 TEST_CASE("cpu/products: a matrix's bits do not depend on how many matrices share its batch") {
     check_batches<float>();
     check_batches<bf16>();
+}
+
+TEST_CASE("cpu/products: a symmetric product's bits depend neither on threads nor on the batch") {
+    for (const bool trans_a : {false, true}) {
+        const auto product = [&](int width, int count) {
+            return first_of<bf16>(width, 192, count, trans_a, !trans_a, matmul_symmetric);
+        };
+        for (const int width : {200, 800}) {
+            REQUIRE(same_with_any_threads([&] { return bytes_of(product(width, 1)); }));
+            REQUIRE(same_bits(product(width, 3), product(width, 1)));
+        }
+    }
 }
 
 TEST_CASE("cpu/products: a library's wrong product is an error that names library, shape and remedy, once per kind") {

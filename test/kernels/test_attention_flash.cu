@@ -36,6 +36,26 @@ AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<b
     return {out.get(), lse.get(), dqkv.get()};
 }
 
+// Without gradients.
+AttentionResult<bf16> run_forward(const AttentionShape& s, const AttentionInputs<bf16>& in) {
+    Stream stream;
+    Guarded<bf16> qkv(in.qkv, stream);
+    Guarded<bf16> out(std::ssize(in.dout), stream);
+    Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
+    Guarded<int> doc_start(in.doc_start, stream);
+    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
+    return {out.get(), lse.get(), {}};
+}
+
+// `times` copies of x.
+template <typename E>
+std::vector<E> repeat(const std::vector<E>& x, int times) {
+    std::vector<E> copies;
+    for (int i = 0; i < times; ++i) copies.insert(copies.end(), x.begin(), x.end());
+    return copies;
+}
+
 void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<bf16>& in) {
     close_to_naive_bf16(s, in, run_flash(s, in));
 }
@@ -121,6 +141,30 @@ TEST_CASE("kernels/attention_flash: many tiles of queries and keys, heads that s
     agrees_with_oracle({1, 1100, 2, 1, 64}, random_inputs<bf16>({1, 1100, 2, 1, 64}, 1300));
     agrees_with_oracle({1, 300, 4, 2, 64}, random_inputs<bf16>({1, 300, 4, 2, 64}, 305));  // two groups of heads
     agrees_with_oracle({1, 1000, 1, 1, 128}, random_inputs<bf16>({1, 1000, 1, 1, 128}, 310));
+}
+
+// With many heads, a block of sm_90a takes three tiles of 128 queries here, one after the other; with few heads, one.
+// Its rings of stages go on from tile to tile, so a stage or phase that does not fails here.
+TEST_CASE("kernels/attention_flash: blocks that walk over several tiles of queries give the bits of one tile a block") {
+    const DeviceInfo device = device_info();
+    const int multiprocessors = device.is_gpu ? device.multiprocessors : 1;
+    struct Row {
+        int T, HS, blocks;  // of a head, if there are many heads
+        std::vector<int> documents;
+    };
+    for (const Row& row : {Row{700, 64, 2, {130, 250, 400, 640}}, {300, 128, 1, {}}}) {
+        const AttentionShape one{1, row.T, 4, 2, row.HS};
+        AttentionInputs<bf16> in = random_inputs<bf16>(one, 430 + row.T);
+        if (!row.documents.empty()) in.doc_start = documents_at(row.documents, 1, row.T);
+        AttentionShape many = one;
+        many.B = 2 * multiprocessors / row.blocks / one.NH + 1;
+        INFO(describe(many));
+        const AttentionResult<bf16> expected = run_forward(one, in);
+        const AttentionResult<bf16> all =
+            run_forward(many, {repeat(in.qkv, many.B), repeat(in.dout, many.B), repeat(in.doc_start, many.B)});
+        REQUIRE(same_bits(all.out, repeat(expected.out, many.B)));
+        REQUIRE(same_bits(all.lse, repeat(expected.lse, many.B)));
+    }
 }
 
 TEST_CASE("kernels/attention_flash: documents that fill tiles, end inside tiles, or are a single token") {

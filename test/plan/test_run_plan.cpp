@@ -222,8 +222,8 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     REQUIRE(contains(text, "note        no/such/folder: no such file or folder"));
     REQUIRE(text.find("note") > end);
 
-    const auto checkpoints = [&](const char* flags) {
-        const std::string all = report(std::string("--plan-only --steps 1000 --checkpoint-every 100 ") + flags);
+    const auto checkpoints = [&](const char* flags, int steps = 1000) {
+        const std::string all = report(fmt::format("--plan-only --steps {} --checkpoint-every 100 {}", steps, flags));
         int count = 0;
         REQUIRE(std::sscanf(all.c_str() + all.find("  checkpoints   at most "), " checkpoints at most %d x", &count) ==
                 1);
@@ -231,6 +231,9 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     };
     REQUIRE(checkpoints("") == 11);
     REQUIRE(checkpoints("--checkpoint-minutes 0") == 10);
+    REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off") == 10);
+    REQUIRE(checkpoints("--checkpoint-minutes 0", 1050) == 11);
+    REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off", 1050) == 10);
     REQUIRE(checkpoints("--keep-last 2") == 3);
     REQUIRE(checkpoints("--keep-last 2 --keep-every 500") == 5);
     REQUIRE(contains(report("--plan-only --steps 9"), "not predicted without --plan-for"));

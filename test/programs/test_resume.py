@@ -372,6 +372,13 @@ class ResumeTest(RunCase):
         self.train("b", "--checkpoint-minutes", 0, steps=140)
         self.assert_same_run("a", "b", 140)
 
+    def test_a_run_without_a_checkpoint_at_its_end_saves_the_others_and_when_it_is_stopped(self):
+        result = self.train("run", "--checkpoint-end", "off", "--checkpoint-every", 16)
+        self.assertEqual(self.checkpoints("run"), ["step_00000016", "step_00000032"])
+        self.assertIn("none at the end, every 16 steps", result.stdout)
+        self.train("stopped", "--checkpoint-end", "off", "--time-limit", "5s", steps=10**6)
+        self.assertEqual(len(self.checkpoints("stopped")), 1)
+
     def test_killed_at_any_moment_adamw(self):
         self.kill_and_resume("adamw")
 

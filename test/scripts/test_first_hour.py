@@ -98,3 +98,12 @@ class FirstHour(Case):
 
     def test_versions_as_libraries_report_them(self):
         self.assertEqual([report.version(n) for n in ("13000", "12040", "130100", "")], ["13.0", "12.4", "13.1.0", "?"])
+
+    def test_a_missing_or_old_driver_is_refused_before_the_first_row(self):
+        def fault(needs, has):
+            return rows.fault_of_driver({"cuda": needs, "driver_cuda": has})
+
+        self.assertIn("no NVIDIA driver here", fault("13000", "0"))
+        self.assertIn("is for CUDA 12, the programs need 13", fault("13000", "12080"))
+        self.assertEqual([fault("13000", "13000"), fault("13020", "13000"), fault("12080", "13000")], [""] * 3)
+        self.assertEqual(rows.fault_of_driver({}), "")  # not linked with CUDA
