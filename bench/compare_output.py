@@ -78,10 +78,11 @@ def slower(before, now):
 
 
 def machine():
-    """Returns the name of this machine's file: its CPU and the number of its cores."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        model = re.search(r"model name\s*: (.*)|$", file.read()).group(1) or os.uname().machine
-    return re.sub(r"\W+", "-", f"{model} {os.cpu_count()} cores").strip("-").lower()
+    """Returns the name of this machine's file: its CPU, which a name alone may not tell, and its number of cores."""
+    text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    words = {key: re.search(rf"^{key}\s*: (.*)", text, re.MULTILINE) for key in ("model name", "cpu family", "model")}
+    model = "-".join(f"{key}-{match[1]}" if key != "model name" else match[1] for key, match in words.items() if match)
+    return re.sub(r"\W+", "-", f"{model or os.uname().machine} {os.cpu_count()} cores").strip("-").lower()
 
 
 def main():
