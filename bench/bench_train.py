@@ -94,6 +94,8 @@ def main():
     parser.add_argument("--models", default="", help="only those with this text in their name, such as GQA or T =")
     parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
     args = parser.parse_args()
+    if not any(args.models in name for name in MODELS):
+        parser.error(f"no model's name has {args.models!r}; there are {'; '.join(MODELS)}")
     if starts.on_gpu():
         print("SKIPPED: bench_train compares CPUs; for a GPU: make gpu-first")
         return

@@ -213,6 +213,7 @@ cudaError_t allow_shared_bytes(size_t bytes) {  // an inlined kernel has no addr
 
 template <auto Kernel, typename... P>
 cudaError_t start(const LaunchConfig& c, const Stream& stream, P... args) {
+    static_assert((std::is_trivially_copyable_v<P> && ...), "a launch copies its arguments as bytes");
     static const std::string name = kernel_name<Kernel>();
     const std::tuple<P...> arguments(args...);
     return cpu::launch(name.c_str(), c.grid, c.block, c.smem, static_cast<cudaStream_t>(stream.handle()),

@@ -60,3 +60,7 @@ class CompareTest(Case):
         sources = "".join(path.read_text() for path in (ROOT / "bench").glob("bench_*"))
         for header in compare_output.PROCESSOR | compare_output.CLOCK:
             self.assertTrue(re.search(rf"""['"]{re.escape(header)}['"]""", sources), header)
+
+    def test_a_text_that_no_models_name_has_is_refused(self):
+        error = self.call(sys.executable, ROOT / "bench/bench_train.py", "--models", "3X", expect=2).stderr
+        self.assertIn("no model's name has '3X'; there are GPT-2 3M;", error)
