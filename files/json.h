@@ -1,5 +1,6 @@
 // JSON: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors header, metrics.jsonl. Only
-// json_text.cpp includes the library that reads and writes the text, nlohmann-json: a second of each compile, and 230 MB.
+// json_text.cpp includes the library that reads and writes the text, nlohmann-json: a second of each compile, and
+// 230 MB.
 #pragma once
 
 #include <concepts>
