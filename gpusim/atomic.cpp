@@ -12,45 +12,6 @@ namespace teon::gpusim {
 namespace {
 
 template <typename T>
-T combine(AtomicOp op, T old, T b, T c) {
-    switch (op) {
-        case AtomicOp::add:
-            if constexpr (std::is_signed_v<T> && std::is_integral_v<T>)
-                return static_cast<T>(static_cast<std::make_unsigned_t<T>>(old) +
-                                      static_cast<std::make_unsigned_t<T>>(b));
-            else
-                return old + b;
-        case AtomicOp::min:
-            return b < old ? b : old;
-        case AtomicOp::max:
-            return b > old ? b : old;
-        case AtomicOp::exch:
-            return b;
-        case AtomicOp::cas:
-            return old == b ? c : old;
-        default:
-            break;
-    }
-    if constexpr (std::is_integral_v<T>) {
-        switch (op) {
-            case AtomicOp::and_:
-                return old & b;
-            case AtomicOp::or_:
-                return old | b;
-            case AtomicOp::xor_:
-                return old ^ b;
-            case AtomicOp::inc:
-                return old >= b ? 0 : old + 1;
-            case AtomicOp::dec:
-                return old == 0 || old > b ? b : old - 1;
-            default:
-                break;
-        }
-    }
-    return old;
-}
-
-template <typename T>
 void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     const int first = i.destinations;  // 1; 0 for red
@@ -63,10 +24,8 @@ void atomic_of(Warp& w, const Instruction& i, Lanes lanes) {
         // An atomic counts as a read by the thread, of memory that must have been written. It does not race with other
         // atomics.
         auto* p = reinterpret_cast<Bits*>(checked_memory(w, i, l, a.of[l], sizeof(T), false, nullptr));
-        Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
-        while (!__atomic_compare_exchange_n(p, &old,
-                                            std::bit_cast<Bits>(combine(op, std::bit_cast<T>(old), b[l], c[l])), false,
-                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+        const auto next = [&](Bits old) { return std::bit_cast<Bits>(combine(op, std::bit_cast<T>(old), b[l], c[l])); };
+        const Bits old = update(p, next);
         if (first) w.operand<Bits>(i, 0)[l] = old;
     });
 }
@@ -87,8 +46,7 @@ void add_halves(Warp& w, const Instruction& i, Lanes lanes) {
     };
     for_lanes(lanes, [&](int l) {
         auto* p = reinterpret_cast<Bits*>(checked_memory(w, i, l, a.of[l], sizeof(Bits), false, nullptr));
-        Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
-        while (!__atomic_compare_exchange_n(p, &old, sum(old, b[l]), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+        const Bits old = update(p, [&](Bits x) { return sum(x, b[l]); });
         if (first) w.operand<Bits>(i, 0)[l] = old;
     });
 }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "gpusim/atomic.h"
 #include "gpusim/cluster.h"
 #include "gpusim/counts.h"
 #include "gpusim/half.h"
@@ -216,37 +217,15 @@ void land(Block& b, size_t k) {
 
 namespace {
 
-template <typename T>
-T reduced(Reduce how, T old, T more) {
-    if (how == Reduce::add) {
-        if constexpr (std::is_integral_v<T>)
-            return static_cast<T>(static_cast<std::make_unsigned_t<T>>(old) +
-                                  static_cast<std::make_unsigned_t<T>>(more));
-        else
-            return old + more;
-    }
-    if (how == Reduce::min) return more < old ? more : old;
-    if (how == Reduce::max) return more > old ? more : old;
-    if constexpr (std::is_integral_v<T>) {
-        if (how == Reduce::and_) return old & more;
-        if (how == Reduce::or_) return old | more;
-        if (how == Reduce::xor_) return old ^ more;
-    }
-    return more;
-}
-
 // Combines one element in memory with one of the copy, atomically.
 template <typename T>
-void reduce(Reduce how, uint8_t* to, const uint8_t* from) {
+void reduce(AtomicOp how, uint8_t* to, const uint8_t* from) {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
     auto* const p = reinterpret_cast<Bits*>(to);
     Bits more;
     std::memcpy(&more, from, sizeof more);
-    Bits old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    const auto next = [&] {
-        return std::bit_cast<Bits>(T{reduced(how, std::bit_cast<T>(old), std::bit_cast<T>(more))});
-    };
-    while (!__atomic_compare_exchange_n(p, &old, next(), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {}
+    const T other = std::bit_cast<T>(more);
+    update(p, [&](Bits old) { return std::bit_cast<Bits>(combine(how, std::bit_cast<T>(old), other, other)); });
 }
 
 // Elements of 16 bits are computed in float, as one addition.
@@ -256,11 +235,12 @@ struct HalfElement {
     friend HalfElement operator+(HalfElement a, HalfElement b) {
         return {H::narrow(H::widen(a.bits) + H::widen(b.bits))};
     }
+    friend bool operator==(HalfElement a, HalfElement b) = default;
     friend bool operator<(HalfElement a, HalfElement b) { return H::widen(a.bits) < H::widen(b.bits); }
     friend bool operator>(HalfElement a, HalfElement b) { return b < a; }
 };
 
-using Reducer = void (*)(Reduce, uint8_t*, const uint8_t*);
+using Reducer = void (*)(AtomicOp, uint8_t*, const uint8_t*);
 Reducer reducer_of(int type) {
     switch (type) {
         case TensorMap::kU32:
@@ -288,7 +268,7 @@ Reducer reducer_of(int type) {
 
 void bulk_store(Warp& w, const Instruction& i, Lanes lanes) {
     const bool is_tensor = i.variant & bulk::kTensor;
-    const auto how = static_cast<Reduce>(i.vector);
+    const auto how = static_cast<AtomicOp>(i.vector);
     for_lanes(lanes, [&](int l) {
         SharedMemory& shared = w.block->shared;
         const uint64_t to = w.operand<uint64_t>(i, 0)[l];
@@ -314,8 +294,8 @@ void bulk_store(Warp& w, const Instruction& i, Lanes lanes) {
                     fail(w, i, l, shared.wrong());
             }
         });
-        const Reducer reducer = how == Reduce::none ? nullptr : reducer_of(is_tensor ? map.type : i.width);
-        if (how != Reduce::none && !reducer) fail(w, i, l, "a reduction of a type that is not modelled");
+        const Reducer reducer = how == AtomicOp::none ? nullptr : reducer_of(is_tensor ? map.type : i.width);
+        if (how != AtomicOp::none && !reducer) fail(w, i, l, "a reduction of a type that is not modelled");
         const int element = is_tensor ? map.element_bytes : static_cast<int>(i.bytes);
         for_rows(map, at, [&](uint32_t offset, uint64_t address, uint32_t begin, uint32_t end) {
             for (uint32_t b = begin; b < end;) {

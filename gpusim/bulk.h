@@ -11,15 +11,11 @@ namespace teon::gpusim {
 namespace bulk {
 inline constexpr uint8_t kTensor = 1;
 inline constexpr uint8_t kMulticast = 2;
-inline constexpr uint8_t kReduces = 4;
 }  // namespace bulk
 
-// How a reduction combines elements, and their type: for bytes from the opcode, for tensors from the map.
-enum class Reduce : uint8_t { none, add, min, max, and_, or_, xor_ };
-
 void bulk_load(Warp&, const Instruction&, Lanes);
-// From shared memory: [map, {x, y, ...}], [from] or [to], [from], bytes. Instruction::vector is the Reduce,
-// Instruction::width the type (TensorMap::type) of the elements.
+// From shared memory: [map, {x, y, ...}], [from] or [to], [from], bytes. Instruction::vector is the AtomicOp of a
+// reduction, Instruction::width the type (TensorMap::type) of the elements: of tensors the map has it.
 void bulk_store(Warp&, const Instruction&, Lanes);
 void bulk_commit(Warp&, const Instruction&, Lanes);
 void bulk_wait(Warp&, const Instruction&, Lanes);  // offset: groups that may stay in flight

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "gpusim/atomic.h"
-#include "gpusim/float16.h"
+#include "gpusim/half.h"
 #include "gpusim/lanes.h"
 #include "gpusim/memory.h"
 
@@ -148,28 +148,19 @@ void select(Floats& to, const Register& from, const Words& indices) {
 #endif
 }
 
-// widen() converts the lower (part 0) or upper (part 1) 16 bits of each lane to floats.
-struct Bf16 {
-    static Register widen(const uint32_t* x, int part) {
-        float wide[32];
-        for (int l = 0; l < 32; ++l) wide[l] = std::bit_cast<float>(part ? x[l] & 0xffff0000u : x[l] << 16);
-        return load(wide);
-    }
-};
-struct F16 {
-    static Register widen(const uint32_t* x, int part) {
-        float wide[32];
-        for (int l = 0; l < 32; ++l)
-            wide[l] = static_cast<float>(std::bit_cast<Float16>(static_cast<uint16_t>(x[l] >> 16 * part)));
-        return load(wide);
-    }
-};
+// Converts the lower (part 0) or upper (part 1) 16 bits of each lane to floats.
+template <typename H>
+Register widen(const uint32_t* x, int part) {
+    float wide[32];
+    for (int l = 0; l < 32; ++l) wide[l] = H::widen(static_cast<uint16_t>(x[l] >> 16 * part));
+    return load(wide);
+}
 
 // D (16 x 8) = A (16 x 16) B (16 x 8) + C. Fragments as in "Matrix Fragments for mma.m16n8k16 with floating point
 // type". Of D, lane l holds rows l / 4 and l / 4 + 8, and columns 2 (l % 4) and 2 (l % 4) + 1. Of A it holds the same
 // rows, and columns k = 2 (l % 4), k + 1, k + 8 and k + 9. Of B it holds these k as rows, and column l / 4. Products
 // are exact in float and are added one after the other by increasing k. A GPU adds them in an order of its own.
-template <typename T>
+template <typename H>
 void mma(Warp& w, const Instruction& i) {
     constexpr Words kQuad = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
     constexpr Words kColumns = {0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24};
@@ -180,8 +171,8 @@ void mma(Warp& w, const Instruction& i) {
         Register B[2];  // A: [half of the rows][parity of k]; B: [parity of k]
         for (int odd = 0; odd < 2; ++odd) {
             for (int half = 0; half < 2; ++half)
-                A[half][odd] = T::widen(w.operand<uint32_t>(i, 4 + half + 2 * upper_k), odd);
-            B[odd] = T::widen(w.operand<uint32_t>(i, 8 + upper_k), odd);
+                A[half][odd] = widen<H>(w.operand<uint32_t>(i, 4 + half + 2 * upper_k), odd);
+            B[odd] = widen<H>(w.operand<uint32_t>(i, 8 + upper_k), odd);
         }
         for (int k = 0; k < 8; ++k) {
             const int holder = k / 2;
@@ -205,7 +196,7 @@ void mma(Warp& w, const Instruction& i) {
 
 }  // namespace
 
-void mma_bf16(Warp& w, const Instruction& i, Lanes) { mma<Bf16>(w, i); }
-void mma_f16(Warp& w, const Instruction& i, Lanes) { mma<F16>(w, i); }
+void mma_bf16(Warp& w, const Instruction& i, Lanes) { mma<HalfBf16>(w, i); }
+void mma_f16(Warp& w, const Instruction& i, Lanes) { mma<HalfF16>(w, i); }
 
 }  // namespace teon::gpusim

@@ -9,35 +9,29 @@
 #include <type_traits>
 
 #include "base/dtype.h"
-#include "gpusim/float16.h"
+#include "gpusim/half.h"
 #include "gpusim/lanes.h"
 
 namespace teon::gpusim {
 
 namespace {
 
-// Rounds to nearest even (.rn) or towards zero (.rz). NaN becomes 0x7fff, as in both 16-bit types.
-template <bool Nearest = true>
-uint16_t to_bf16(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return static_cast<uint16_t>((Nearest ? u + 0x7fffu + (u >> 16 & 1) : u) >> 16);
+// Towards zero (.rz); gpusim/half.h rounds to nearest even.
+uint16_t truncated_bf16(float x) {
+    return x != x ? uint16_t{0x7fff} : static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
 }
-template <bool Nearest>
-uint32_t to_bf16x2(float upper, float lower) {
-    return uint32_t{to_bf16<Nearest>(upper)} << 16 | to_bf16<Nearest>(lower);
+template <uint16_t (*Narrow)(float)>
+uint32_t narrow_two(float upper, float lower) {
+    return uint32_t{Narrow(upper)} << 16 | Narrow(lower);
 }
-uint16_t to_f16(float x) { return x != x ? uint16_t{0x7fff} : std::bit_cast<uint16_t>(static_cast<Float16>(x)); }
 template <typename F>
 uint16_t to_fp8x2(float upper, float lower) {
     return static_cast<uint16_t>(F(upper).bits << 8 | F(lower).bits);
 }
-float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-float from_f16(uint16_t x) { return static_cast<float>(std::bit_cast<Float16>(x)); }
 
 // Out of range, the nearest integer. NaN becomes 0, or the bits of 2^63 in 64-bit integers ("cvt", "Integer Notes", and
 // constant folding by nvcc).
-template <typename D, typename A, A (*Round)(A)>
+template <typename D, auto Round, typename A>
 D to_integer(A a) {
     if (a != a) return sizeof(D) == 8 ? static_cast<D>(uint64_t{1} << 63) : D{0};
     const A x = Round(a);
@@ -47,58 +41,44 @@ D to_integer(A a) {
     return static_cast<D>(x);
 }
 
-template <typename A>
-A nearest(A x) {
-    return std::nearbyint(x);
-}
-template <typename A>
-A zero(A x) {
-    return std::trunc(x);
-}
-template <typename A>
-A down(A x) {
-    return std::floor(x);
-}
-template <typename A>
-A up(A x) {
-    return std::ceil(x);
-}
+constexpr auto kNearest = [](auto x) { return std::nearbyint(x); };
+constexpr auto kTowardsZero = [](auto x) { return std::trunc(x); };
+constexpr auto kDown = [](auto x) { return std::floor(x); };
+constexpr auto kUp = [](auto x) { return std::ceil(x); };
 
-template <typename D, typename A>
-void floats_to_integers(Table& t, const std::string& to, const std::string& from) {
-    t["cvt.rni." + to + "." + from] = each_lane<to_integer<D, A, nearest<A>>>();
-    t["cvt.rzi." + to + "." + from] = each_lane<to_integer<D, A, zero<A>>>();
-    t["cvt.rmi." + to + "." + from] = each_lane<to_integer<D, A, down<A>>>();
-    t["cvt.rpi." + to + "." + from] = each_lane<to_integer<D, A, up<A>>>();
+template <typename A, auto Round>
+void rounded_floats(Table& t, const std::string& mode, const std::string& from) {
+    const auto add = [&]<typename D>(const std::string& to, D) {
+        t["cvt." + mode + "." + to + "." + from] = each_lane([](A a) { return to_integer<D, Round>(a); });
+    };
+    add("s32", int32_t{});
+    add("u32", uint32_t{});
+    add("s64", int64_t{});
+    add("u64", uint64_t{});
+    t["cvt." + mode + "." + from + "." + from] = each_lane([](A a) { return Round(a); });
 }
 
 template <typename A>
 void floats(Table& t, const std::string& from) {
-    floats_to_integers<int32_t, A>(t, "s32", from);
-    floats_to_integers<uint32_t, A>(t, "u32", from);
-    floats_to_integers<int64_t, A>(t, "s64", from);
-    floats_to_integers<uint64_t, A>(t, "u64", from);
-    t["cvt.rni." + from + "." + from] = each_lane<nearest<A>>();
-    t["cvt.rzi." + from + "." + from] = each_lane<zero<A>>();
-    t["cvt.rmi." + from + "." + from] = each_lane<down<A>>();
-    t["cvt.rpi." + from + "." + from] = each_lane<up<A>>();
-}
-
-template <typename D, typename A>
-void integer_to_integer(Table& t, const std::string& to, const std::string& from) {
-    t["cvt." + to + "." + from] = each_lane([](A a) { return static_cast<D>(a); });
+    rounded_floats<A, kNearest>(t, "rni", from);
+    rounded_floats<A, kTowardsZero>(t, "rzi", from);
+    rounded_floats<A, kDown>(t, "rmi", from);
+    rounded_floats<A, kUp>(t, "rpi", from);
 }
 
 template <typename A>
 void integers(Table& t, const std::string& from) {
-    integer_to_integer<uint16_t, A>(t, "u16", from);
-    integer_to_integer<int16_t, A>(t, "s16", from);
-    integer_to_integer<uint32_t, A>(t, "u32", from);
-    integer_to_integer<int32_t, A>(t, "s32", from);
-    integer_to_integer<uint64_t, A>(t, "u64", from);
-    integer_to_integer<int64_t, A>(t, "s64", from);
-    t["cvt.rn.f32." + from] = each_lane([](A a) { return static_cast<float>(a); });
-    t["cvt.rn.f64." + from] = each_lane([](A a) { return static_cast<double>(a); });
+    const auto add = [&]<typename D>(const std::string& to, D) {
+        t["cvt." + to + "." + from] = each_lane([](A a) { return static_cast<D>(a); });
+    };
+    add("u16", uint16_t{});
+    add("s16", int16_t{});
+    add("u32", uint32_t{});
+    add("s32", int32_t{});
+    add("u64", uint64_t{});
+    add("s64", int64_t{});
+    add("rn.f32", float{});  // cvt.rn.f32.s32
+    add("rn.f64", double{});
 }
 
 }  // namespace
@@ -114,17 +94,17 @@ void add_conversion_rows(Table& t) {
     integers<int64_t>(t, "s64");
     t["cvt.f64.f32"] = each_lane([](float a) { return static_cast<double>(a); });
     t["cvt.rn.f32.f64"] = each_lane([](double a) { return static_cast<float>(a); });
-    t["cvt.rn.bf16.f32"] = each_lane<to_bf16<true>>();
-    t["cvt.rz.bf16.f32"] = each_lane<to_bf16<false>>();
-    t["cvt.rn.f16.f32"] = each_lane<to_f16>();
-    t["cvt.f32.bf16"] = each_lane<from_bf16>();
-    t["cvt.f32.f16"] = each_lane<from_f16>();
+    t["cvt.rn.bf16.f32"] = each_lane<HalfBf16::narrow>();
+    t["cvt.rz.bf16.f32"] = each_lane<truncated_bf16>();
+    t["cvt.rn.f16.f32"] = each_lane<HalfF16::narrow>();
+    t["cvt.f32.bf16"] = each_lane<HalfBf16::widen>();
+    t["cvt.f32.f16"] = each_lane<HalfF16::widen>();
     // Conversions of two floats: the first operand becomes the upper half.
-    t["cvt.rn.bf16x2.f32"] = each_lane<to_bf16x2<true>>();
-    t["cvt.rz.bf16x2.f32"] = each_lane<to_bf16x2<false>>();
+    t["cvt.rn.bf16x2.f32"] = each_lane<narrow_two<HalfBf16::narrow>>();
+    t["cvt.rz.bf16x2.f32"] = each_lane<narrow_two<truncated_bf16>>();
     t["cvt.rn.satfinite.e4m3x2.f32"] = each_lane<to_fp8x2<e4m3>>();
     t["cvt.rn.satfinite.e5m2x2.f32"] = each_lane<to_fp8x2<e5m2>>();
-    t["cvt.rn.f16x2.f32"] = each_lane([](float a, float b) { return uint32_t{to_f16(a)} << 16 | to_f16(b); });
+    t["cvt.rn.f16x2.f32"] = each_lane<narrow_two<HalfF16::narrow>>();
 }
 
 // Converts integers in registers that are wider than their types: `bytes` and `sign` describe the operand's type,

@@ -1,6 +1,7 @@
 // "Data Movement and Conversion Instructions: mov", "Special Registers", and selection and logic of predicates.
 #include "gpusim/move.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -74,121 +75,80 @@ void join(Warp& w, const Instruction& i, Lanes lanes) {
 
 namespace {
 
-// A clock that counts how often it is read: time is not modelled.
-void read_clock(Warp& w, const Instruction& i, Lanes lanes) {
-    const uint64_t now = ++w.block->ticks;
-    for_lanes(lanes, [&](int l) { std::memcpy(w.operand<uint8_t>(i, 0) + l * i.width, &now, i.width); });
-}
+uint32_t thread(const Warp& w, uint32_t lane) { return 32 * static_cast<uint32_t>(w.index) + lane; }
+const Extent3& block(const Warp& w) { return w.block->launch->block; }
+const Extent3& grid(const Warp& w) { return w.block->launch->grid; }
+const Extent3& cluster(const Warp& w) { return w.block->launch->cluster; }
+
+struct SpecialRegister {
+    std::string_view name;
+    uint32_t (*value)(const Warp& w, uint32_t lane);  // nullptr: a clock, which counts how often one is read
+};
+const SpecialRegister kSpecialRegisters[] = {
+    {"%tid.x", [](const Warp& w, uint32_t l) { return thread(w, l) % block(w).x; }},
+    {"%tid.y", [](const Warp& w, uint32_t l) { return thread(w, l) / block(w).x % block(w).y; }},
+    {"%tid.z", [](const Warp& w, uint32_t l) { return thread(w, l) / block(w).x / block(w).y; }},
+    {"%ntid.x", [](const Warp& w, uint32_t) { return block(w).x; }},
+    {"%ntid.y", [](const Warp& w, uint32_t) { return block(w).y; }},
+    {"%ntid.z", [](const Warp& w, uint32_t) { return block(w).z; }},
+    {"%ctaid.x", [](const Warp& w, uint32_t) { return w.block->index.x; }},
+    {"%ctaid.y", [](const Warp& w, uint32_t) { return w.block->index.y; }},
+    {"%ctaid.z", [](const Warp& w, uint32_t) { return w.block->index.z; }},
+    {"%nctaid.x", [](const Warp& w, uint32_t) { return grid(w).x; }},
+    {"%nctaid.y", [](const Warp& w, uint32_t) { return grid(w).y; }},
+    {"%nctaid.z", [](const Warp& w, uint32_t) { return grid(w).z; }},
+    {"%laneid", [](const Warp&, uint32_t l) { return l; }},
+    {"%warpid", [](const Warp& w, uint32_t) { return static_cast<uint32_t>(w.index); }},
+    {"%lanemask_eq", [](const Warp&, uint32_t l) { return 1u << l; }},
+    {"%lanemask_lt", [](const Warp&, uint32_t l) { return (1u << l) - 1; }},
+    {"%lanemask_le", [](const Warp&, uint32_t l) { return (2u << l) - 1; }},
+    {"%lanemask_gt", [](const Warp&, uint32_t l) { return ~((2u << l) - 1); }},
+    {"%lanemask_ge", [](const Warp&, uint32_t l) { return ~((1u << l) - 1); }},
+    {"%dynamic_smem_size",
+     [](const Warp& w, uint32_t) { return static_cast<uint32_t>(w.block->launch->dynamic_shared); }},
+    {"%cluster_ctaid.x", [](const Warp& w, uint32_t) { return w.block->index.x % cluster(w).x; }},
+    {"%cluster_ctaid.y", [](const Warp& w, uint32_t) { return w.block->index.y % cluster(w).y; }},
+    {"%cluster_ctaid.z", [](const Warp& w, uint32_t) { return w.block->index.z % cluster(w).z; }},
+    {"%cluster_nctaid.x", [](const Warp& w, uint32_t) { return cluster(w).x; }},
+    {"%cluster_nctaid.y", [](const Warp& w, uint32_t) { return cluster(w).y; }},
+    {"%cluster_nctaid.z", [](const Warp& w, uint32_t) { return cluster(w).z; }},
+    {"%cluster_ctarank", [](const Warp& w, uint32_t) { return w.block->rank; }},
+    {"%cluster_nctarank", [](const Warp& w, uint32_t) { return static_cast<uint32_t>(cluster(w).count()); }},
+    {"%clusterid.x", [](const Warp& w, uint32_t) { return w.block->index.x / cluster(w).x; }},
+    {"%clusterid.y", [](const Warp& w, uint32_t) { return w.block->index.y / cluster(w).y; }},
+    {"%clusterid.z", [](const Warp& w, uint32_t) { return w.block->index.z / cluster(w).z; }},
+    {"%nclusterid.x", [](const Warp& w, uint32_t) { return grid(w).x / cluster(w).x; }},
+    {"%nclusterid.y", [](const Warp& w, uint32_t) { return grid(w).y / cluster(w).y; }},
+    {"%nclusterid.z", [](const Warp& w, uint32_t) { return grid(w).z / cluster(w).z; }},
+    // One multiprocessor for each block.
+    {"%smid",
+     [](const Warp& w, uint32_t) {
+         const Extent3& at = w.block->index;
+         return at.x + grid(w).x * (at.y + grid(w).y * at.z);
+     }},
+    {"%nsmid", [](const Warp& w, uint32_t) { return static_cast<uint32_t>(grid(w).count()); }},
+    // The state of the barrier of all blocks (Launch::cooperative).
+    {"%envreg1", [](const Warp& w, uint32_t) { return static_cast<uint32_t>(w.block->launch->cooperative >> 32); }},
+    {"%envreg2", [](const Warp& w, uint32_t) { return static_cast<uint32_t>(w.block->launch->cooperative); }},
+    {"%clock_hi", [](const Warp&, uint32_t) { return 0u; }},
+    {"%clock", nullptr},
+    {"%clock64", nullptr},
+    {"%globaltimer", nullptr},
+};
 
 }  // namespace
 
-namespace {
-
-// The registers of clusters, which all lanes share.
-uint32_t of_cluster(Special which, const Block& b) {
-    const Extent3& grid = b.launch->grid;
-    const Extent3& cluster = b.launch->cluster;
-    switch (which) {
-        case Special::cluster_ctaid_x:
-            return b.index.x % cluster.x;
-        case Special::cluster_ctaid_y:
-            return b.index.y % cluster.y;
-        case Special::cluster_ctaid_z:
-            return b.index.z % cluster.z;
-        case Special::cluster_nctaid_x:
-            return cluster.x;
-        case Special::cluster_nctaid_y:
-            return cluster.y;
-        case Special::cluster_nctaid_z:
-            return cluster.z;
-        case Special::cluster_ctarank:
-            return b.rank;
-        case Special::cluster_nctarank:
-            return static_cast<uint32_t>(cluster.count());
-        case Special::clusterid_x:
-            return b.index.x / cluster.x;
-        case Special::clusterid_y:
-            return b.index.y / cluster.y;
-        case Special::clusterid_z:
-            return b.index.z / cluster.z;
-        case Special::nclusterid_x:
-            return grid.x / cluster.x;
-        case Special::nclusterid_y:
-            return grid.y / cluster.y;
-        case Special::nclusterid_z:
-            return grid.z / cluster.z;
-        default:
-            return 0;
-    }
+int special_register(std::string_view name) {
+    const auto* const row = std::ranges::find(kSpecialRegisters, name, &SpecialRegister::name);
+    return row == std::end(kSpecialRegisters) ? kNone : static_cast<int>(row - kSpecialRegisters);
 }
-
-}  // namespace
 
 void move_special(Warp& w, const Instruction& i, Lanes lanes) {
-    Block& b = *w.block;
-    const Launch& launch = *b.launch;
-    uint32_t* d = w.operand<uint32_t>(i, 0);
-    const auto each = [&](auto value) { for_lanes(lanes, [&](int l) { d[l] = value(static_cast<uint32_t>(l)); }); };
-    const auto same = [&](uint32_t value) { each([=](uint32_t) { return value; }); };
-    const uint32_t first = static_cast<uint32_t>(32 * w.index);
-    const uint32_t nx = launch.block.x;
-    const uint32_t ny = launch.block.y;
-    switch (static_cast<Special>(i.variant)) {
-        case Special::tid_x:
-            return each([=](uint32_t l) { return (first + l) % nx; });
-        case Special::tid_y:
-            return each([=](uint32_t l) { return (first + l) / nx % ny; });
-        case Special::tid_z:
-            return each([=](uint32_t l) { return (first + l) / nx / ny; });
-        case Special::ntid_x:
-            return same(launch.block.x);
-        case Special::ntid_y:
-            return same(launch.block.y);
-        case Special::ntid_z:
-            return same(launch.block.z);
-        case Special::ctaid_x:
-            return same(b.index.x);
-        case Special::ctaid_y:
-            return same(b.index.y);
-        case Special::ctaid_z:
-            return same(b.index.z);
-        case Special::nctaid_x:
-            return same(launch.grid.x);
-        case Special::nctaid_y:
-            return same(launch.grid.y);
-        case Special::nctaid_z:
-            return same(launch.grid.z);
-        case Special::laneid:
-            return each([](uint32_t l) { return l; });
-        case Special::warpid:
-            return same(static_cast<uint32_t>(w.index));
-        case Special::lanemask_eq:
-            return each([](uint32_t l) { return 1u << l; });
-        case Special::lanemask_lt:
-            return each([](uint32_t l) { return (1u << l) - 1; });
-        case Special::lanemask_le:
-            return each([](uint32_t l) { return (2u << l) - 1; });
-        case Special::lanemask_gt:
-            return each([](uint32_t l) { return ~((2u << l) - 1); });
-        case Special::lanemask_ge:
-            return each([](uint32_t l) { return ~((1u << l) - 1); });
-        case Special::dynamic_smem_size:
-            return same(static_cast<uint32_t>(launch.dynamic_shared));
-        case Special::smid:  // one multiprocessor for each block
-            return same(b.index.x + launch.grid.x * (b.index.y + launch.grid.y * b.index.z));
-        case Special::nsmid:
-            return same(static_cast<uint32_t>(launch.grid.count()));
-        case Special::clock:
-            return read_clock(w, i, lanes);
-        case Special::clock_high:
-            return same(0);
-        case Special::grid_barrier_high:
-            return same(static_cast<uint32_t>(launch.cooperative >> 32));
-        case Special::grid_barrier_low:
-            return same(static_cast<uint32_t>(launch.cooperative));
-        default:
-            return same(of_cluster(static_cast<Special>(i.variant), b));
-    }
+    const auto value = kSpecialRegisters[i.variant].value;
+    if (value)
+        return for_lanes(lanes, [&](int l) { w.operand<uint32_t>(i, 0)[l] = value(w, static_cast<uint32_t>(l)); });
+    const uint64_t now = ++w.block->ticks;
+    for_lanes(lanes, [&](int l) { std::memcpy(w.operand<uint8_t>(i, 0) + l * i.width, &now, i.width); });
 }
 
 void nothing(Warp&, const Instruction&, Lanes) {}

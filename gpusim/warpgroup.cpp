@@ -13,7 +13,6 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "gpusim/float16.h"
 #include "gpusim/half.h"
 #include "gpusim/opcodes.h"
 
@@ -27,10 +26,6 @@ constexpr uint32_t kMostK = 32;     // elements of 8 bits
 
 // Of A or B.
 enum class Element : uint8_t { bf16, f16, e4m3, e5m2 };
-
-float widen(uint16_t bits, bool f16) {
-    return f16 ? static_cast<float>(std::bit_cast<Float16>(bits)) : std::bit_cast<float>(uint32_t{bits} << 16);
-}
 
 // The values of all bytes.
 template <typename T>
@@ -52,7 +47,8 @@ uint32_t widen(const uint8_t* bytes, Element type, float* out) {
     }
     uint16_t halves[8];
     std::memcpy(halves, bytes, sizeof halves);
-    for (uint32_t e = 0; e < 8; ++e) out[e] = widen(halves[e], type == Element::f16);
+    for (uint32_t e = 0; e < 8; ++e)
+        out[e] = type == Element::f16 ? HalfF16::widen(halves[e]) : HalfBf16::widen(halves[e]);
     return 8;
 }
 
@@ -205,7 +201,7 @@ void wgmma_product(Warp& w, const Instruction& i, Lanes) {
         for (int l = 0; l < 32; ++l) {
             if (half_sums)
                 for (int odd = 0; odd < 2; ++odd)
-                    element(2 * r + odd, l) = counts ? widen(static_cast<uint16_t>(d[l] >> 16 * odd), true) : 0.0f;
+                    element(2 * r + odd, l) = counts ? HalfF16::widen(static_cast<uint16_t>(d[l] >> 16 * odd)) : 0.0f;
             else
                 element(r, l) = counts ? std::bit_cast<float>(d[l]) : 0.0f;
         }

@@ -26,16 +26,6 @@ struct Operand {
     int op = CUBLAS_OP_N;
 };
 
-// C (m x n) = alpha op(A) (m x k) op(B) (k x n) + beta C, `batch` times.
-struct Product {
-    const char* what;
-    cublasContext* handle;
-    int m, n, k;
-    float alpha, beta;
-    Operand a, b, c;
-    int batch = 1;
-};
-
 cublasStatus_t refuse(const char* what, const char* why) {
     std::fprintf(stderr, "%s: the modelled GPU does not know %s\n", what, why);
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -47,36 +37,40 @@ bool dtype_of(int type, DType& dtype) {
     return type == CUDA_R_32F || type == CUDA_R_16BF;
 }
 
-// As the row-major product of the transposed.
-cublasStatus_t multiply(const Product& x) {
-    if (!x.handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    const bool trans_a = x.a.op == CUBLAS_OP_T;
-    const bool trans_b = x.b.op == CUBLAS_OP_T;
-    if ((x.a.op != CUBLAS_OP_N && !trans_a) || (x.b.op != CUBLAS_OP_N && !trans_b)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (x.m < 0 || x.n < 0 || x.k < 0 || x.batch < 0 || x.a.ld < (trans_a ? x.k : x.m) ||
-        x.b.ld < (trans_b ? x.n : x.k) || x.c.ld < x.m)
+struct Sizes {
+    int m, n, k;
+    int batch = 1;
+};
+
+// C (m x n) = alpha op(A) (m x k) op(B) (k x n) + beta C, `batch` times, as the row-major product of the transposed.
+cublasStatus_t multiply(const char* what, cublasContext* handle, const Sizes& x, const void* alpha, const Operand& a,
+                        const Operand& b, const void* beta, const Operand& c) {
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    const bool trans_a = a.op == CUBLAS_OP_T;
+    const bool trans_b = b.op == CUBLAS_OP_T;
+    if ((a.op != CUBLAS_OP_N && !trans_a) || (b.op != CUBLAS_OP_N && !trans_b)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (x.m < 0 || x.n < 0 || x.k < 0 || x.batch < 0 || a.ld < (trans_a ? x.k : x.m) || b.ld < (trans_b ? x.n : x.k) ||
+        c.ld < x.m)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (x.m == 0 || x.n == 0 || x.batch == 0) return CUBLAS_STATUS_SUCCESS;
     Matmul p;
-    if (x.a.type != x.b.type || !dtype_of(x.a.type, p.in) || !dtype_of(x.c.type, p.out))
-        return refuse(x.what, "these types");
-    void* const c = const_cast<void*>(x.c.data);
+    if (a.type != b.type || !dtype_of(a.type, p.in) || !dtype_of(c.type, p.out)) return refuse(what, "these types");
+    p.C = const_cast<void*>(c.data);
     p.M = x.n;
     p.N = x.m;
     p.K = x.k;
     p.batch = x.batch;
     p.trans_a = trans_b;
     p.trans_b = trans_a;
-    p.A = {x.b.data, x.b.ld, x.b.stride};
-    p.B = {x.a.data, x.a.ld, x.a.stride};
-    p.addend = {c, x.c.ld, x.c.stride};
-    p.C = c;
-    p.ldc = x.c.ld;
-    p.stride_c = x.c.stride;
-    p.alpha = x.alpha;
-    p.beta = x.beta;
-    if (teon::cpu::check_device(x.handle->stream, x.what) != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
-    const cudaError_t queued = teon::cpu::enqueue(x.handle->stream, x.what, [p] { teon::cpu::matmul(p); });
+    p.A = {b.data, b.ld, b.stride};
+    p.B = {a.data, a.ld, a.stride};
+    p.addend = {p.C, c.ld, c.stride};
+    p.ldc = c.ld;
+    p.stride_c = c.stride;
+    p.alpha = *static_cast<const float*>(alpha);
+    p.beta = *static_cast<const float*>(beta);
+    if (teon::cpu::check_device(handle->stream, what) != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
+    const cudaError_t queued = teon::cpu::enqueue(handle->stream, what, [p] { teon::cpu::matmul(p); });
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -103,47 +97,22 @@ cublasStatus_t cublasSetWorkspace_v2(cublasContext*, void*, size_t) { return CUB
 cublasStatus_t cublasSgemm_v2(cublasContext* handle, int op_a, int op_b, int m, int n, int k, const float* alpha,
                               const float* a, int ld_a, const float* b, int ld_b, const float* beta, float* c,
                               int ld_c) {
-    return multiply({"cublasSgemm",
-                     handle,
-                     m,
-                     n,
-                     k,
-                     *alpha,
-                     *beta,
-                     {a, CUDA_R_32F, ld_a, 0, op_a},
-                     {b, CUDA_R_32F, ld_b, 0, op_b},
-                     {c, CUDA_R_32F, ld_c}});
+    return multiply("cublasSgemm", handle, {m, n, k}, alpha, {a, CUDA_R_32F, ld_a, 0, op_a},
+                    {b, CUDA_R_32F, ld_b, 0, op_b}, beta, {c, CUDA_R_32F, ld_c});
 }
 cublasStatus_t cublasSgemmStridedBatched(cublasContext* handle, int op_a, int op_b, int m, int n, int k,
                                          const float* alpha, const float* a, int ld_a, long long stride_a,
                                          const float* b, int ld_b, long long stride_b, const float* beta, float* c,
                                          int ld_c, long long stride_c, int batch) {
-    return multiply({"cublasSgemmStridedBatched",
-                     handle,
-                     m,
-                     n,
-                     k,
-                     *alpha,
-                     *beta,
-                     {a, CUDA_R_32F, ld_a, stride_a, op_a},
-                     {b, CUDA_R_32F, ld_b, stride_b, op_b},
-                     {c, CUDA_R_32F, ld_c, stride_c},
-                     batch});
+    return multiply("cublasSgemmStridedBatched", handle, {m, n, k, batch}, alpha, {a, CUDA_R_32F, ld_a, stride_a, op_a},
+                    {b, CUDA_R_32F, ld_b, stride_b, op_b}, beta, {c, CUDA_R_32F, ld_c, stride_c});
 }
 cublasStatus_t cublasGemmEx(cublasContext* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
                             const void* a, int type_a, int ld_a, const void* b, int type_b, int ld_b, const void* beta,
                             void* c, int type_c, int ld_c, int compute, int) {
     if (compute != CUBLAS_COMPUTE_32F) return refuse("cublasGemmEx", "this type of the sums");
-    return multiply({"cublasGemmEx",
-                     handle,
-                     m,
-                     n,
-                     k,
-                     *static_cast<const float*>(alpha),
-                     *static_cast<const float*>(beta),
-                     {a, type_a, ld_a, 0, op_a},
-                     {b, type_b, ld_b, 0, op_b},
-                     {c, type_c, ld_c}});
+    return multiply("cublasGemmEx", handle, {m, n, k}, alpha, {a, type_a, ld_a, 0, op_a}, {b, type_b, ld_b, 0, op_b},
+                    beta, {c, type_c, ld_c});
 }
 cublasStatus_t cublasGemmStridedBatchedEx(cublasContext* handle, int op_a, int op_b, int m, int n, int k,
                                           const void* alpha, const void* a, int type_a, int ld_a, long long stride_a,
@@ -151,17 +120,8 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasContext* handle, int op_a, int o
                                           void* c, int type_c, int ld_c, long long stride_c, int batch, int compute,
                                           int) {
     if (compute != CUBLAS_COMPUTE_32F) return refuse("cublasGemmStridedBatchedEx", "this type of the sums");
-    return multiply({"cublasGemmStridedBatchedEx",
-                     handle,
-                     m,
-                     n,
-                     k,
-                     *static_cast<const float*>(alpha),
-                     *static_cast<const float*>(beta),
-                     {a, type_a, ld_a, stride_a, op_a},
-                     {b, type_b, ld_b, stride_b, op_b},
-                     {c, type_c, ld_c, stride_c},
-                     batch});
+    return multiply("cublasGemmStridedBatchedEx", handle, {m, n, k, batch}, alpha, {a, type_a, ld_a, stride_a, op_a},
+                    {b, type_b, ld_b, stride_b, op_b}, beta, {c, type_c, ld_c, stride_c});
 }
 
 }  // extern "C"

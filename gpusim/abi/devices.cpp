@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "base/check.h"
 #include "cpu/error.h"
@@ -42,36 +43,11 @@ int device_count() {
 
 thread_local int thread_device = 0;
 
-// cudaDeviceProp as far as it is modelled: "Technical Specifications per Compute Capability". What the model cannot do
-// is 0: managed memory, clusters.
+// cudaDeviceProp as far as it is modelled: "Technical Specifications per Compute Capability".
 struct Properties {
-    char name[256] = {};
-    size_t totalGlobalMem = 0;
-    size_t sharedMemPerBlock = kSharedUnasked;
-    size_t sharedMemPerMultiprocessor = 0;
-    size_t sharedMemPerBlockOptin = 0;
-    size_t reservedSharedMemPerBlock = 1024;
-    size_t memPitch = INT_MAX;
-    size_t totalConstMem = 65536;
-    int regsPerBlock = 65536;
-    int regsPerMultiprocessor = 65536;
-    int warpSize = 32;
-    int maxThreadsPerBlock = 1024;
-    int maxThreadsDim[3] = {1024, 1024, 64};
-    int maxGridSize[3] = {INT_MAX, 65535, 65535};
-    int maxThreadsPerMultiProcessor = 0;
-    int maxBlocksPerMultiProcessor = 0;
-    int major = 0;
-    int minor = 0;
-    int multiProcessorCount = 0;
-    int integrated = 0;
-    int canMapHostMemory = 1;
-    int concurrentKernels = 1;
-    int unifiedAddressing = 1;
-    int streamPrioritiesSupported = 1;
-    int managedMemory = 0;
-    int cooperativeLaunch = 1;
-    int clusterLaunch = 0;
+#define TEON_MEMBER(member, type, offset) std::type_identity_t<type> member;
+    TEON_PROPERTIES(TEON_MEMBER)
+#undef TEON_MEMBER
 };
 
 void put(void* structure, size_t offset, const void* value, size_t bytes) {
@@ -125,18 +101,30 @@ cudaError_t cudaSetDevice(int index) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
     const teon::GpuSheet& d = device();
-    Properties p;
-    std::strncpy(p.name, d.title, sizeof p.name - 1);
-    size_t free = 0;
-    const cudaError_t status = cudaMemGetInfo(&free, &p.totalGlobalMem);
-    p.sharedMemPerBlockOptin = d.block_shared();
-    p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin + p.reservedSharedMemPerBlock;
     const bool is_consumer = d.capability % 10 != 0;  // sm_86, sm_89
+    size_t free = 0;
+    Properties p = {};  // what the model cannot do is 0: managed memory, clusters
+    const cudaError_t status = cudaMemGetInfo(&free, &p.totalGlobalMem);
+    std::strncpy(p.name, d.title, sizeof p.name - 1);
+    p.sharedMemPerBlock = kSharedUnasked;
+    p.sharedMemPerBlockOptin = d.block_shared();
+    p.reservedSharedMemPerBlock = 1024;
+    p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin + p.reservedSharedMemPerBlock;
+    p.memPitch = INT_MAX;
+    p.totalConstMem = 65536;
+    p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+    p.warpSize = 32;
+    p.maxThreadsPerBlock = p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
+    p.maxThreadsDim[2] = 64;
+    p.maxGridSize[0] = INT_MAX;
+    p.maxGridSize[1] = p.maxGridSize[2] = 65535;
     p.maxThreadsPerMultiProcessor = is_consumer ? 1536 : 2048;
     p.maxBlocksPerMultiProcessor = is_consumer ? 24 : 32;
     p.major = d.capability / 10;
     p.minor = d.capability % 10;
     p.multiProcessorCount = d.multiprocessors;
+    p.canMapHostMemory = p.concurrentKernels = p.unifiedAddressing = 1;
+    p.streamPrioritiesSupported = p.cooperativeLaunch = 1;
     std::memset(static_cast<void*>(properties), kUnmodelled, kPropertiesBytes);
 #define TEON_PUT(member, type, offset) put(properties, offset, &p.member, sizeof(type));
     TEON_PROPERTIES(TEON_PUT)

@@ -16,36 +16,6 @@ using teon::cpu::fail;
 
 namespace {
 
-// cudaDeviceAttr, as far as it is modelled: those of a block and of a multiprocessor follow from the properties.
-enum Attribute {
-    kThreadsPerBlock = 1,
-    kBlockX = 2,
-    kBlockY = 3,
-    kBlockZ = 4,
-    kGridX = 5,
-    kGridY = 6,
-    kGridZ = 7,
-    kSharedPerBlock = 8,
-    kConstantMemory = 9,
-    kWarp = 10,
-    kRegistersPerBlock = 12,
-    kClockRate = 13,
-    kMultiprocessors = 16,
-    kIntegrated = 18,
-    kComputeMode = 20,
-    kThreadsPerMultiprocessor = 39,
-    kUnifiedAddressing = 41,
-    kMajor = 75,
-    kMinor = 76,
-    kSharedPerMultiprocessor = 81,
-    kRegistersPerMultiprocessor = 82,
-    kManagedMemory = 83,
-    kCooperativeLaunch = 95,
-    kSharedOptin = 97,
-    kBlocksPerMultiprocessor = 106,
-    kClusterLaunch = 120,
-};
-
 constexpr int kMostThreads = 1024;
 constexpr int kRegisters = 65536;
 constexpr int kReservedShared = 1024;
@@ -53,36 +23,37 @@ constexpr int kReservedShared = 1024;
 int threads_of_multiprocessor() { return device().capability % 10 != 0 ? 1536 : 2048; }
 int blocks_of_multiprocessor() { return device().capability % 10 != 0 ? 24 : 32; }
 
+// cudaDeviceAttr, as far as it is modelled: those of a block and of a multiprocessor follow from the properties.
 const std::map<int, int>& attributes() {
     static const std::map<int, int> all = [] {
         const teon::GpuSheet& d = device();
         const int shared = static_cast<int>(d.block_shared());
-        return std::map<int, int>{{kThreadsPerBlock, kMostThreads},
-                                  {kBlockX, kMostThreads},
-                                  {kBlockY, kMostThreads},
-                                  {kBlockZ, 64},
-                                  {kGridX, INT_MAX},
-                                  {kGridY, 65535},
-                                  {kGridZ, 65535},
-                                  {kSharedPerBlock, 48 * 1024},
-                                  {kConstantMemory, 65536},
-                                  {kWarp, 32},
-                                  {kRegistersPerBlock, kRegisters},
-                                  {kClockRate, -1},  // not modelled, like such properties
-                                  {kMultiprocessors, d.multiprocessors},
-                                  {kIntegrated, 0},
-                                  {kComputeMode, 0},  // any number of threads and processes
-                                  {kThreadsPerMultiprocessor, threads_of_multiprocessor()},
-                                  {kUnifiedAddressing, 1},
-                                  {kMajor, d.capability / 10},
-                                  {kMinor, d.capability % 10},
-                                  {kSharedPerMultiprocessor, shared + kReservedShared},
-                                  {kRegistersPerMultiprocessor, kRegisters},
-                                  {kManagedMemory, 0},
-                                  {kCooperativeLaunch, 1},
-                                  {kSharedOptin, shared},
-                                  {kBlocksPerMultiprocessor, blocks_of_multiprocessor()},
-                                  {kClusterLaunch, d.capability >= 90}};
+        return std::map<int, int>{{1, kMostThreads},        // ThreadsPerBlock
+                                  {2, kMostThreads},        // BlockX
+                                  {3, kMostThreads},        // BlockY
+                                  {4, 64},                  // BlockZ
+                                  {5, INT_MAX},             // GridX
+                                  {6, 65535},               // GridY
+                                  {7, 65535},               // GridZ
+                                  {8, 48 * 1024},           // SharedPerBlock
+                                  {9, 65536},               // ConstantMemory
+                                  {10, 32},                 // Warp
+                                  {12, kRegisters},         // RegistersPerBlock
+                                  {13, -1},                 // ClockRate; not modelled, like such properties
+                                  {16, d.multiprocessors},  // Multiprocessors
+                                  {18, 0},                  // Integrated
+                                  {20, 0},                  // ComputeMode; any number of threads and processes
+                                  {39, threads_of_multiprocessor()},  // ThreadsPerMultiprocessor
+                                  {41, 1},                            // UnifiedAddressing
+                                  {75, d.capability / 10},            // Major
+                                  {76, d.capability % 10},            // Minor
+                                  {81, shared + kReservedShared},     // SharedPerMultiprocessor
+                                  {82, kRegisters},                   // RegistersPerMultiprocessor
+                                  {83, 0},                            // ManagedMemory
+                                  {95, 1},                            // CooperativeLaunch
+                                  {97, shared},                       // SharedOptin
+                                  {106, blocks_of_multiprocessor()},  // BlocksPerMultiprocessor
+                                  {120, d.capability >= 90}};         // ClusterLaunch
     }();
     return all;
 }

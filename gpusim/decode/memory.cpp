@@ -70,13 +70,11 @@ void Decoder::bulk() {
 
 void Decoder::bulk_out(bool is_tensor) {
     Instruction& i = instruction_;
-    static const Names<Reduce> reductions = {{"add", Reduce::add},  {"min", Reduce::min}, {"max", Reduce::max},
-                                             {"and", Reduce::and_}, {"or", Reduce::or_},  {"xor", Reduce::xor_}};
     static const Names<TensorMap::Type> types = {
         {"u32", TensorMap::kU32}, {"s32", TensorMap::kS32}, {"u64", TensorMap::kU64}, {"s64", TensorMap::kS64},
         {"f32", TensorMap::kF32}, {"f64", TensorMap::kF64}, {"f16", TensorMap::kF16}, {"bf16", TensorMap::kBf16}};
     const bool reduces = parts_[1] == "reduce";
-    i.vector = static_cast<uint8_t>(reduces ? variant(reductions) : Reduce::none);
+    i.vector = static_cast<uint8_t>(reduces ? variant(kAtomics) : AtomicOp::none);
     if (reduces && !is_tensor) {
         const TensorMap::Type type = variant(types);
         i.width = static_cast<uint8_t>(type);

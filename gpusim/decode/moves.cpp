@@ -8,60 +8,13 @@
 
 namespace teon::gpusim {
 
-namespace {
-
-const Names<Special> kSpecials = {{"%tid.x", Special::tid_x},
-                                  {"%tid.y", Special::tid_y},
-                                  {"%tid.z", Special::tid_z},
-                                  {"%ntid.x", Special::ntid_x},
-                                  {"%ntid.y", Special::ntid_y},
-                                  {"%ntid.z", Special::ntid_z},
-                                  {"%ctaid.x", Special::ctaid_x},
-                                  {"%ctaid.y", Special::ctaid_y},
-                                  {"%ctaid.z", Special::ctaid_z},
-                                  {"%nctaid.x", Special::nctaid_x},
-                                  {"%nctaid.y", Special::nctaid_y},
-                                  {"%nctaid.z", Special::nctaid_z},
-                                  {"%laneid", Special::laneid},
-                                  {"%warpid", Special::warpid},
-                                  {"%lanemask_lt", Special::lanemask_lt},
-                                  {"%lanemask_le", Special::lanemask_le},
-                                  {"%lanemask_gt", Special::lanemask_gt},
-                                  {"%lanemask_ge", Special::lanemask_ge},
-                                  {"%lanemask_eq", Special::lanemask_eq},
-                                  {"%dynamic_smem_size", Special::dynamic_smem_size},
-                                  {"%cluster_ctaid.x", Special::cluster_ctaid_x},
-                                  {"%cluster_ctaid.y", Special::cluster_ctaid_y},
-                                  {"%cluster_ctaid.z", Special::cluster_ctaid_z},
-                                  {"%cluster_nctaid.x", Special::cluster_nctaid_x},
-                                  {"%cluster_nctaid.y", Special::cluster_nctaid_y},
-                                  {"%cluster_nctaid.z", Special::cluster_nctaid_z},
-                                  {"%cluster_ctarank", Special::cluster_ctarank},
-                                  {"%cluster_nctarank", Special::cluster_nctarank},
-                                  {"%clusterid.x", Special::clusterid_x},
-                                  {"%clusterid.y", Special::clusterid_y},
-                                  {"%clusterid.z", Special::clusterid_z},
-                                  {"%nclusterid.x", Special::nclusterid_x},
-                                  {"%nclusterid.y", Special::nclusterid_y},
-                                  {"%nclusterid.z", Special::nclusterid_z},
-                                  {"%smid", Special::smid},
-                                  {"%nsmid", Special::nsmid},
-                                  {"%clock", Special::clock},
-                                  {"%clock_hi", Special::clock_high},
-                                  {"%clock64", Special::clock},
-                                  {"%envreg1", Special::grid_barrier_high},
-                                  {"%envreg2", Special::grid_barrier_low},
-                                  {"%globaltimer", Special::clock}};
-
-}  // namespace
-
 void Decoder::move() {
     need_operands(2, 2);
     Instruction& i = instruction_;
     const int bytes = bytes_of_type(parts_.back());
-    if (const auto it = kSpecials.find(op(1)); it != kSpecials.end()) {
+    if (const int special = special_register(op(1)); special != kNone) {
         i.run = &move_special;
-        i.variant = static_cast<uint8_t>(it->second);
+        i.variant = static_cast<uint8_t>(special);
         i.width = static_cast<uint8_t>(bytes);
         exact(op(0), bytes);
         return emit(1);
