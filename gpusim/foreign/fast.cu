@@ -1,6 +1,5 @@
 // The matrix products of fast.cu: TMA, warp specialization, clusters, multicast, stores of tiles, by number.
 #include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <cuda/barrier>
@@ -11,22 +10,10 @@
 #include <iostream>
 #include <vector>
 
-// The driver's function, from the runtime: no program here needs the driver's library.
-extern "C" CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                           const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
-                                           const cuuint32_t* steps, CUtensorMapInterleave interleave,
-                                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
-                                           CUtensorMapFloatOOBfill fill) {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function)(
-        map, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill);
-}
-
 typedef __nv_bfloat16 bf16;
 #define CEIL_DIV(M, N) (((M) + (N)-1) / (N))
 #define cudaCheck(status) foreign::check(status, #status)
+#include "driver.h"
 #include "host.h"
 
 #include "examples/matmul/matmul_1.cuh"
@@ -52,44 +39,19 @@ bool run(int number, int m, int n, int k) {
     const Device<bf16> da(a);
     const Device<bf16> db(b);
     const Device<bf16> dc(static_cast<size_t>(m) * n);
-    switch (number) {
-        case 1:
-            runKernel1(m, n, k, da.data(), db.data(), dc.data());
-            break;
-        case 2:
-            runKernel2(m, n, k, da.data(), db.data(), dc.data());
-            break;
-        case 3:
-            runKernel3(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 4:
-            runKernel4(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 5:
-            runKernel5(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 6:
-            runKernel6(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 7:
-            runKernel7(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 8:
-            runKernel8(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 9:
-            runKernel9(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 10:
-            runKernel10(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 11:
-            runKernel11(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-        case 12:
-            runKernel12(m, n, k, da.data(), db.data(), dc.data(), nullptr);
-            break;
-    }
+    const auto call = [&](auto kernel, auto... more) { kernel(m, n, k, da.data(), db.data(), dc.data(), more...); };
+    if (number == 1) call(runKernel1);
+    if (number == 2) call(runKernel2);
+    if (number == 3) call(runKernel3, nullptr);
+    if (number == 4) call(runKernel4, nullptr);
+    if (number == 5) call(runKernel5, nullptr);
+    if (number == 6) call(runKernel6, nullptr);
+    if (number == 7) call(runKernel7, nullptr);
+    if (number == 8) call(runKernel8, nullptr);
+    if (number == 9) call(runKernel9, nullptr);
+    if (number == 10) call(runKernel10, nullptr);
+    if (number == 11) call(runKernel11, nullptr);
+    if (number == 12) call(runKernel12, nullptr);
     // C is stored by columns: C[j m + i] is row i of A times row j of B. The first product has rows, and B of k rows.
     const auto element_of_a = [&](int i, int l) { return double(float(a[size_t(i) * k + l])); };
     const auto c = number == 1 ? matrix_product(m, n, k, element_of_a,

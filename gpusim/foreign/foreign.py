@@ -57,7 +57,8 @@ LLM = "llm.c dev/cuda"
 
 
 def llm(subject, *runs):
-    return Program(f"{LLM} {subject}", "llm.cu", ("LLMC",), (f"SUBJECT={subject}",), runs=list(runs))
+    return Program(f"{LLM} {subject}", "llm.cu", ("LLMC",), (f'SUBJECT="{subject}.cu"', f"OF_{subject}"),
+                   runs=list(runs))
 
 
 def clean(*kernels):
@@ -120,16 +121,16 @@ PROGRAMS = [
         ("", Fault("wgmma.mma_async", "no barrier between the threads' cp.async.wait_group and wgmma"))]),
     Program("fast.cu", "fast.cu", ("FASTCU",), runs=[
         ("1 2 3 4 5 6 7", None), ("8", ENDED), ("9", ENDED), ("10", FENCE), ("11", FENCE), ("12", FENCE)]),
-    llm("softmax", clean(1, 2, 3, 5, 6, 7, 8), ("4:128", Fault(
+    llm("softmax_forward", clean(1, 2, 3, 5, 6, 7, 8), ("4:128", Fault(
         "softmax_forward.cu:288: st.shared.f32", "a __syncthreads is missing before the maximum is overwritten"))),
-    llm("layernorm", clean(1, 2, 3, 4, 5, 6)),
+    llm("layernorm_forward", clean(1, 2, 3, 4, 5, 6)),
     llm("layernorm_backward", clean(2, 3, 4, 5, 6, 7, 8, 9, 10), ("10:32", Fault(
         "4 bytes at byte", "with blocks of 32 the flag is stored behind the dynamic shared memory"))),
-    llm("residual", clean(1, 2)), llm("gelu", clean(1, 2)), llm("gelu_backward", clean(1, 2)),
-    llm("classifier", clean(1, 2, 3, 4, 5)), llm("adamw", clean(1, 2)), llm("bias_backward", clean(1, 2, 3, 4)),
-    llm("norm", clean(1, 2, 3, 4)), llm("attention", clean(1, 2, 3, 4, 5, 6)), llm("matmul", clean(1, 2)),
-    llm("encoder", clean(1, 2, 3)),
-    llm("fused_residual", clean(1, 3, 4, 5, 6), ("2:128", Fault(
+    llm("residual_forward", clean(1, 2)), llm("gelu_forward", clean(1, 2)), llm("gelu_backward", clean(1, 2)),
+    llm("classifier_fused", clean(1, 2, 3, 4, 5)), llm("adamw", clean(1, 2)), llm("global_norm", clean(1, 2, 3, 4)),
+    llm("matmul_backward_bias", clean(1, 2, 3, 4)), llm("attention_forward", clean(1, 2, 3, 4, 5, 6)),
+    llm("matmul_forward", clean(1, 2)), llm("encoder_forward", clean(1, 2, 3)),
+    llm("fused_residual_forward", clean(1, 3, 4, 5, 6), ("2:128", Fault(
         "of device memory, byte", "the first index behind the end is not left out: > instead of >="))),
     Program("llm.c train_gpt2_fp32.cu, ten steps", "llm_train.cu", ("LLMC",), reference="llm_train.c", runs=[
         ("", Fault("softmax_autoregressive_backward_kernel", f"{SOFTMAX}; and in orders other than forward the "

@@ -1,58 +1,12 @@
-// Kernels of llm.c's dev/cuda, at sizes that a CPU runs in seconds. Each file is a program of its own: SUBJECT names
-// it. Arguments: numbers of kernels.
+// Kernels of llm.c's dev/cuda, at sizes that a CPU runs in seconds. Each file is a program of its own, with the macros
+// SUBJECT="gelu_forward.cu" and OF_gelu_forward. Arguments: numbers of kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
-#define CALL_softmax 1
-#define CALL_layernorm 2
-#define CALL_layernorm_backward 3
-#define CALL_residual 4
-#define CALL_gelu 5
-#define CALL_gelu_backward 6
-#define CALL_classifier 7
-#define CALL_adamw 8
-#define CALL_bias_backward 9
-#define CALL_norm 10
-#define CALL_attention 11
-#define CALL_matmul 12
-#define CALL_encoder 13
-#define CALL_fused_residual 14
-#define PASTE(a, b) a##b
-#define CALL_OF(subject) PASTE(CALL_, subject)
-#define CALL CALL_OF(SUBJECT)
-
 #define main main_of_theirs
-#if CALL == CALL_softmax
-#include "softmax_forward.cu"
-#elif CALL == CALL_layernorm
-#include "layernorm_forward.cu"
-#elif CALL == CALL_layernorm_backward
-#include "layernorm_backward.cu"
-#elif CALL == CALL_residual
-#include "residual_forward.cu"
-#elif CALL == CALL_gelu
-#include "gelu_forward.cu"
-#elif CALL == CALL_gelu_backward
-#include "gelu_backward.cu"
-#elif CALL == CALL_classifier
-#include "classifier_fused.cu"
-#elif CALL == CALL_adamw
-#include "adamw.cu"
-#elif CALL == CALL_bias_backward
-#include "matmul_backward_bias.cu"
-#elif CALL == CALL_norm
-#include "global_norm.cu"
-#elif CALL == CALL_attention
-#include "attention_forward.cu"
-#elif CALL == CALL_matmul
-#include "matmul_forward.cu"
-#elif CALL == CALL_encoder
-#include "encoder_forward.cu"
-#elif CALL == CALL_fused_residual
-#include "fused_residual_forward.cu"
-#endif
+#include SUBJECT
 #undef main
 
 #include "host.h"
@@ -65,8 +19,8 @@ namespace {
 constexpr double kLimit = 1e-5;  // float's rounding in sums of a few hundred terms
 
 // The type of the file's tensors, with the error that rounding to it causes.
-#if CALL == CALL_softmax || CALL == CALL_layernorm || CALL == CALL_classifier || CALL == CALL_adamw || \
-    CALL == CALL_attention || CALL == CALL_matmul
+#if defined(OF_softmax_forward) || defined(OF_layernorm_forward) || defined(OF_classifier_fused) || \
+    defined(OF_adamw) || defined(OF_attention_forward) || defined(OF_matmul_forward)
 using Value = float;
 #else
 using Value = floatX;
@@ -100,7 +54,7 @@ Row statistics(const float* x, int columns) {
     return {mean, 1 / std::sqrt(variance + 1e-5)};
 }
 
-#if CALL == CALL_softmax
+#ifdef OF_softmax_forward
 bool run(int kernel, int block) {
     const int rows = 24;
     const int columns = 1100;
@@ -117,7 +71,7 @@ bool run(int kernel, int block) {
     }
     return row(name_of("softmax_forward", kernel, block).c_str(), out.doubles(), y, kError);
 }
-#elif CALL == CALL_layernorm
+#elif defined(OF_layernorm_forward)
 bool run(int kernel, int block) {
     const int B = 2;
     const int T = 24;
@@ -141,7 +95,7 @@ bool run(int kernel, int block) {
     }
     return row(name_of("layernorm_forward", kernel, block).c_str(), out.doubles(), y, kError);
 }
-#elif CALL == CALL_layernorm_backward
+#elif defined(OF_layernorm_backward)
 bool run(int kernel, int block) {
     const int B = 2;
     const int T = 24;
@@ -190,7 +144,7 @@ bool run(int kernel, int block) {
            row((name + ", weight").c_str(), d_weight.doubles(), dw, limit) &
            row((name + ", bias").c_str(), d_bias.doubles(), db, limit);
 }
-#elif CALL == CALL_residual
+#elif defined(OF_residual_forward)
 bool run(int kernel, int block) {
     const size_t count = 8 * 1024;
     const auto a = random_floats(count, 1);
@@ -203,12 +157,12 @@ bool run(int kernel, int block) {
     for (size_t k = 0; k < count; ++k) y[k] = double(a[k]) + b[k];
     return row(name_of("residual_forward", kernel, block).c_str(), out.doubles(), y, kError);
 }
-#elif CALL == CALL_gelu || CALL == CALL_gelu_backward
+#elif defined(OF_gelu_forward) || defined(OF_gelu_backward)
 constexpr int kB = 2;
 constexpr int kT = 16;
 constexpr int kC = 256;
 double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
-#if CALL == CALL_gelu
+#ifdef OF_gelu_forward
 bool run(int kernel, int block) {
     const auto x = random_floats(kB * kT * kC, 1);
     const Device<Value> in(narrowed(x));
@@ -232,7 +186,7 @@ bool run(int kernel, int block) {
     return row(name_of("gelu_backward", kernel, block).c_str(), d_in.doubles(), dx, kError);
 }
 #endif
-#elif CALL == CALL_classifier
+#elif defined(OF_classifier_fused)
 bool run(int kernel, int block) {
     const int B = 2;
     const int T = 12;
@@ -258,7 +212,7 @@ bool run(int kernel, int block) {
                      block);
     return row(name_of("classifier_fused", kernel, block).c_str(), out.doubles(), losses, kError);
 }
-#elif CALL == CALL_adamw
+#elif defined(OF_adamw)
 bool run(int kernel, int) {
     const size_t count = 5000;
     const auto p = random_floats(count, 1);
@@ -280,7 +234,7 @@ bool run(int kernel, int) {
     }
     return row(name_of("adamw", kernel, 512).c_str(), dp.doubles(), y, kError);
 }
-#elif CALL == CALL_bias_backward
+#elif defined(OF_matmul_backward_bias)
 bool run(int kernel, int block) {
     const int B = 2;
     const int T = 64;
@@ -294,7 +248,7 @@ bool run(int kernel, int block) {
         for (int c = 0; c < OC; ++c) db[c] += dy[size_t(r) * OC + c];
     return row(name_of("matmul_backward_bias", kernel, block).c_str(), d_bias.doubles(), db, kError);
 }
-#elif CALL == CALL_norm
+#elif defined(OF_global_norm)
 bool run(int kernel, int block) {
     const size_t count = 20000;
     const auto x = random_floats(count, 1);
@@ -305,7 +259,7 @@ bool run(int kernel, int block) {
     for (const float v : x) sum += double(v) * v;
     return row(name_of("global_norm", kernel, block).c_str(), {out.doubles()[0]}, {sum}, kLimit);
 }
-#elif CALL == CALL_attention
+#elif defined(OF_attention_forward)
 bool run(int kernel, int block) {
     const int B = 1;
     const int T = 64;
@@ -342,7 +296,7 @@ bool run(int kernel, int block) {
     // From the fifth kernel on, P and the heads' outputs are bf16 between kernels.
     return row(name_of("attention_forward", kernel, block).c_str(), out.doubles(), y, kernel < 5 ? kError : 0.01);
 }
-#elif CALL == CALL_matmul
+#elif defined(OF_matmul_forward)
 bool run(int kernel, int) {
     const int B = 2;
     const int T = 64;
@@ -362,7 +316,7 @@ bool run(int kernel, int) {
     for (size_t k = 0; k < y.size(); ++k) y[k] += b[k % OC];
     return row(name_of("matmul_forward", kernel, 256).c_str(), out.doubles(), y, kError);
 }
-#elif CALL == CALL_encoder
+#elif defined(OF_encoder_forward)
 bool run(int kernel, int block) {
     const int B = 2;
     const int T = 16;
@@ -382,7 +336,7 @@ bool run(int kernel, int block) {
         y[k] = double(wte[size_t(tokens[k / C]) * C + k % C]) + wpe[k / C % T * C + k % C];
     return row(name_of("encoder_forward", kernel, block).c_str(), out.doubles(), y, kError);
 }
-#elif CALL == CALL_fused_residual
+#elif defined(OF_fused_residual_forward)
 bool run(int kernel, int block) {
     const int rows = 48;
     const int C = 768;
@@ -416,7 +370,7 @@ bool run(int kernel, int block) {
 // "KERNEL:BLOCK ..." for each kernel and size of its blocks.
 int main(int count, char** arguments) {
     setup_main();
-#if CALL == CALL_norm
+#ifdef OF_global_norm
     cudaGetDeviceProperties(&deviceProp, 0);
 #endif
     bool right = true;

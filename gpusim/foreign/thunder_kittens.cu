@@ -1,27 +1,13 @@
 // ThunderKittens' product of bf16 matrices for Hopper: a producer with TMA, consumers with wgmma and setmaxnreg, and
 // copies of tiles to device memory. Tiles are of 128 x 256; the last row of tiles is not part of a group.
-#include <cuda.h>
-
+#include "driver.h"
 #include "host.h"
 
 #define main main_of_benchmark
 #include "kernels/gemm/bf16_h100/bf16_h100_gemm.cu"
 #undef main
 
-// The functions of the driver that ThunderKittens calls.
-extern "C" CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
-                                                   void* address, const cuuint64_t* extents, const cuuint64_t* strides,
-                                                   const cuuint32_t* box, const cuuint32_t* element_strides,
-                                                   CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                                   CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status;
-    foreign::check(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status),
-        "cudaGetDriverEntryPointByVersion");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-        map, type, rank, address, extents, strides, box, element_strides, interleave, swizzle, promotion, fill);
-}
+// Of the driver, too.
 extern "C" CUresult CUDAAPI cuGetErrorString(CUresult, const char** text) {
     *text = "";
     return CUDA_SUCCESS;
