@@ -1,5 +1,5 @@
 // The CPU as the only device: its properties, the limits of kernels, and the missing profiler.
-#include "cpu/device.h"
+#include "cpu/launch.h"
 
 #include <fstream>
 #include <string>

@@ -1,8 +1,6 @@
 // Causal self-attention: checks its arguments and calls the implementation for the device.
 #include "kernels/attention.h"
 
-#include "kernels/attention_rows.h"
-#include "kernels/attention_tiled.h"
 #include "kernels/common.h"
 #include "kernels/dropout.h"
 

@@ -27,4 +27,29 @@ void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, con
                         const int* doc_start, const AttentionShape& s, Context& context,
                         const DropoutMask& dropout = {});
 
+// ---- implementations; private to kernels/attention.cu
+
+// What is said above of the functions without "rows" or "tiled". Scores exist for one block of query rows at a time or,
+// tiled, as one tile for each thread.
+template <typename T>
+size_t attention_rows_scratch_bytes(const AttentionShape& s);
+template <typename T>
+void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
+                            const AttentionShape& s, Context& context, const DropoutMask& dropout);
+template <typename T>
+void attention_rows_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                             const int* doc_start, const AttentionShape& s, Context& context,
+                             const DropoutMask& dropout);
+
+// Only in builds for CPUs.
+template <typename T>
+size_t attention_tiled_scratch_bytes(const AttentionShape& s);
+template <typename T>
+void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
+                             const AttentionShape& s, Context& context, const DropoutMask& dropout);
+template <typename T>
+void attention_tiled_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
+                              const int* doc_start, const AttentionShape& s, Context& context,
+                              const DropoutMask& dropout);
+
 }  // namespace teon

@@ -19,13 +19,12 @@
 // bf16 would save half of the scratch, but an error of 2^-9 |S| in the exponent grows with the scores: at standard
 // deviations of 1, 4 and 16 it makes the error of O 1.5, 3.6 and 8 times larger, that of dQ and dK 1.6, 2.4 and 6 times
 // (T = 256, HS = 64, against float64).
-#include "kernels/attention_rows.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/integer.h"
 #include "base/math.h"
+#include "kernels/attention.h"
 #include "kernels/attention_parts.h"
 #include "kernels/common.h"
 #include "kernels/dropout.h"

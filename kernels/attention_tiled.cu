@@ -12,13 +12,12 @@
 // The sizes of tiles, and so the order of sums, depend on T alone: bits depend neither on the number of threads nor on
 // B. A tile that no row sees is skipped, because it would only add zeros. Products are those of runtime/tiles.h: S and
 // dP float, P and dS rounded to T.
-#include "kernels/attention_tiled.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
 #include "base/math.h"
+#include "kernels/attention.h"
 #include "kernels/attention_parts.h"
 #include "kernels/dropout_row.h"
 #include "runtime/tiles.h"

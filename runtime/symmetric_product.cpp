@@ -4,8 +4,6 @@
 #include <limits>
 
 #include "base/integer.h"
-#include "runtime/symmetric_product_hopper.h"
-#include "runtime/symmetric_product_mma.h"
 
 namespace teon {
 

@@ -41,6 +41,16 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels, int side, int batch,
                                                 int multiprocessors);
 
+// The kernels of the table: with wgmma, the instruction of sm_90a, if tensor maps can describe A and B; and with
+// mma.sync, for every GPU. A block computes a pair of tiles of 128 x 128 elements, one above the other, of which at
+// least one is on or below the diagonal (with an odd number of rows of tiles one may be outside of C); or a tile.
+bool symmetric_hopper_has_code();
+bool symmetric_hopper_supports(const Gemm& g);
+void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& stream);
+int64_t symmetric_hopper_pairs(int side);
+void symmetric_product_mma(const Gemm& g, const Mat& addend, const Stream& stream);
+int64_t symmetric_mma_tiles(int side);
+
 // Computes g with the kernel of the shortest expected time.
 void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream);
 

@@ -5,7 +5,7 @@
 // both. So each byte that is read from the L2 cache serves 128 FLOPs, twice as many as with one tile to a block. A
 // consumer whose tile is above the diagonal, or outside of C, only says when it could have read its slices. Named
 // barriers 1 and 2 join the warps of a consumer at the end.
-#include "runtime/symmetric_product_hopper.h"
+#include "runtime/symmetric_product.h"
 
 #include "base/integer.h"
 #include "runtime/symmetric_tile.h"

@@ -1,7 +1,7 @@
 // Symmetric products with mma.sync. One block computes a 128 x 128 tile. Each of its four warps computes 64 x 64, so
 // that a fragment from shared memory is used four times. Slices are 64 deep along K; cp_async fetches the next slice
 // while one is multiplied.
-#include "runtime/symmetric_product_mma.h"
+#include "runtime/symmetric_product.h"
 
 #include "base/integer.h"
 #include "runtime/symmetric_tile.h"

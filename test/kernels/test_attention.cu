@@ -1,4 +1,4 @@
-#include "kernels/attention_rows.h"
+#include "kernels/attention.h"
 #include "kernels/common.h"
 
 #include <algorithm>

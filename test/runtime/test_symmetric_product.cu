@@ -3,7 +3,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/symmetric_product_hopper.h"
 #include "test/oracle/gemm.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
