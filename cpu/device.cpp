@@ -34,10 +34,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
     const std::optional<int64_t> bytes_left = address_space_left();
     if (bytes_left && *bytes_left < address_space_of_libraries())
         return fail(cudaErrorMemoryAllocation,
-                    fmt::format("the limit of address space (ulimit -v) leaves {}, but the CPU's libraries and threads "
-                                "need {} beside the model; raise it",
-                                bytes_text(static_cast<double>(*bytes_left)),
-                                bytes_text(static_cast<double>(address_space_of_libraries()))));
+                    "the limit of address space (ulimit -v) leaves {}, but the CPU's libraries and threads "
+                    "need {} beside the model; raise it",
+                    bytes_text(static_cast<double>(*bytes_left)),
+                    bytes_text(static_cast<double>(address_space_of_libraries())));
     return cudaSuccess;
 }
 
@@ -48,20 +48,20 @@ cudaError_t cudaGetDevice(int* index) {
 
 cudaError_t cudaSetDevice(int index) {
     if (is_device(index)) return device_error();
-    return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}; there are 1", index));
+    return fail(cudaErrorInvalidDevice, "there is no device {}; there are 1", index);
 }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
     constexpr size_t kMost = kBlockShared - kStaticSharedBytes;
     if (value < 0 || static_cast<size_t>(value) > kMost)
         return fail(cudaErrorInvalidValue,
-                    fmt::format("{} bytes of dynamic shared memory; a block has {}, without {} for static arrays",
-                                value, kMost, kStaticSharedBytes));
+                    "{} bytes of dynamic shared memory; a block has {}, without {} for static arrays", value, kMost,
+                    kStaticSharedBytes);
     return device_error();
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
-    if (!is_device(index)) return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
+    if (!is_device(index)) return fail(cudaErrorInvalidDevice, "there is no device {}", index);
     cudaDeviceProp p = {};
     processor().copy(p.name, sizeof p.name - 1);
     p.sharedMemPerBlock = 48 * 1024;

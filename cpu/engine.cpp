@@ -80,23 +80,22 @@ void Engine::end(const std::shared_ptr<Capture>& capture) {
 
 Call::Call(const char* what) : what(what), status(device_error()) {
     if (on_this_thread)
-        status = fail(cudaErrorNotPermitted, fmt::format("{} was called from inside of {}", what, on_this_thread));
+        status = fail(cudaErrorNotPermitted, "{} was called from inside of {}", what, on_this_thread);
     else
         run_some(lock);
 }
 
 Call::Call(const char* what, const void* handle) : Call(what) {
     if (status == cudaSuccess && !e.alive.contains(handle))
-        status = fail(cudaErrorInvalidResourceHandle,
-                      fmt::format("{}: {}", what,
-                                  handle ? "a stream, event or graph that does not exist"
-                                         : "no stream is given, and the default stream is not used here "
-                                           "(docs/modelled_gpu.md, CUDA_DEFAULT_STREAM)"));
+        status = fail(cudaErrorInvalidResourceHandle, "{}: {}", what,
+                      handle ? "a stream, event or graph that does not exist"
+                             : "no stream is given, and the default stream is not used here "
+                               "(docs/modelled_gpu.md, CUDA_DEFAULT_STREAM)");
 }
 
 cudaError_t Call::breaks(Capture& capture, cudaError_t code) {
     if (!capture.broken_by) capture.broken_by = what;
-    return fail(code, fmt::format("{} is not allowed while a stream is captured", what));
+    return fail(code, "{} is not allowed while a stream is captured", what);
 }
 
 }  // namespace teon::cpu

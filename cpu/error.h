@@ -3,13 +3,19 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
+#include "base/check.h"
 #include "cpu/include/cuda_runtime.h"
 
 namespace teon::cpu {
 
 // Records the error and its message for cudaGetLastError and cudaGetErrorString. Returns the code.
 cudaError_t fail(cudaError_t code, const std::string& words);
+template <typename First, typename... More>
+cudaError_t fail(cudaError_t code, fmt::format_string<First, More...> words, First&& first, More&&... more) {
+    return fail(code, fmt::format(words, std::forward<First>(first), std::forward<More>(more)...));
+}
 
 // Records that device work failed. From the first failure on every call returns its error, as on a GPU, whose context
 // is then lost.

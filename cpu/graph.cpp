@@ -67,16 +67,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     const auto indices = reachable(*capture, stream->predecessors);
     call.e.end(capture);
     if (capture->broken_by)
-        return fail(cudaErrorStreamCaptureInvalidated,
-                    fmt::format("cudaStreamEndCapture: the capture was broken by {}", capture->broken_by));
+        return fail(cudaErrorStreamCaptureInvalidated, "cudaStreamEndCapture: the capture was broken by {}",
+                    capture->broken_by);
     auto made = std::make_unique<CUgraph_st>();
     for (const OperationPtr& operation : capture->operations) {
         if (!indices.contains(operation.get())) {
             if (!operation->work) continue;  // an event that no operation waits for
             return fail(cudaErrorStreamCaptureUnjoined,
-                        fmt::format("cudaStreamEndCapture: {} was captured on a stream that the captured one does not "
-                                    "wait for",
-                                    operation->what));
+                        "cudaStreamEndCapture: {} was captured on a stream that the captured one does not "
+                        "wait for",
+                        operation->what);
         }
         made->nodes.push_back({operation->what, operation->work, {}});
         for (const OperationPtr& earlier : operation->predecessors)

@@ -16,8 +16,8 @@ thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 cudaError_t refuse_broken(cudaStream_t stream, const char* what) {
     if (!stream->capture || !stream->capture->broken_by) return cudaSuccess;
-    return fail(cudaErrorStreamCaptureInvalidated,
-                fmt::format("{}: the stream's capture was broken by {}", what, stream->capture->broken_by));
+    return fail(cudaErrorStreamCaptureInvalidated, "{}: the stream's capture was broken by {}", what,
+                stream->capture->broken_by);
 }
 
 cudaError_t add(cudaStream_t stream, const char* what, std::function<void()> work, bool async) {
@@ -70,8 +70,8 @@ cudaError_t check_device(cudaStream_t stream, const char* what) {
     stream = actual_stream(stream);
     const Call call(what, stream);
     if (call.status != cudaSuccess || stream->device == current_device()) return call.status;
-    return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the stream is of device {}, and the thread's is {}",
-                                                            what, stream->device, current_device()));
+    return fail(cudaErrorInvalidResourceHandle, "{}: the stream is of device {}, and the thread's is {}", what,
+                stream->device, current_device());
 }
 
 bool is_capturing(cudaStream_t stream) {
@@ -219,8 +219,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (call.status != cudaSuccess) return call.status;
     if (const cudaError_t status = refuse_broken(stream, call.what)) return status;
     if (event->device != stream->device)
-        return fail(cudaErrorInvalidResourceHandle, fmt::format("{}: the event is of device {}, and the stream of {}",
-                                                                call.what, event->device, stream->device));
+        return fail(cudaErrorInvalidResourceHandle, "{}: the event is of device {}, and the stream of {}", call.what,
+                    event->device, stream->device);
     event->recorded = true;
     event->capture = stream->capture;
     event->at = Clock::now();
@@ -234,7 +234,7 @@ namespace {
 cudaError_t refuse_captured(Call& call, cudaEvent_t event) {
     if (call.status != cudaSuccess || !event->capture) return call.status;
     if (!event->capture->broken_by) event->capture->broken_by = call.what;
-    return fail(cudaErrorCapturedEvent, fmt::format("{}: the event was recorded in a capture", call.what));
+    return fail(cudaErrorCapturedEvent, "{}: the event was recorded in a capture", call.what);
 }
 
 }  // namespace

@@ -40,9 +40,8 @@ TensorMap read_map(Warp& w, const Instruction& i, int lane, uint64_t address) {
 // Bytes as a tensor of one row.
 TensorMap map_of_bytes(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t shared, uint32_t bytes) {
     if (address % kUnit != 0 || shared % kUnit != 0 || bytes % kUnit != 0)
-        fail(w, i, lane,
-             fmt::format("{} bytes at {:#x} and at byte {} of shared memory: all must be multiples of 16", bytes,
-                         address, shared));
+        fail(w, i, lane, "{} bytes at {:#x} and at byte {} of shared memory: all must be multiples of 16", bytes,
+             address, shared);
     TensorMap map;
     map.rank = 1;
     map.element_bytes = kUnit;
@@ -89,20 +88,17 @@ uint32_t place_in_tile(const TensorMap& map, uint32_t tile, uint32_t offset) {
 // Reads coordinates from the operands after the map's, and checks the tile.
 void read_tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, int first, int coordinates, int32_t* at,
                uint32_t tile) {
-    if (coordinates != map.rank)
-        fail(w, i, lane, fmt::format("{} coordinates for a tensor map of rank {}", coordinates, map.rank));
+    if (coordinates != map.rank) fail(w, i, lane, "{} coordinates for a tensor map of rank {}", coordinates, map.rank);
     for (int d = 0; d < map.rank; ++d) at[d] = w.operand<int32_t>(i, first + d)[lane];
     if (tile % kTileAlignment != 0)
-        fail(w, i, lane, fmt::format("the tile at byte {} of shared memory is not aligned to 128 bytes", tile));
+        fail(w, i, lane, "the tile at byte {} of shared memory is not aligned to 128 bytes", tile);
 }
 
 void check_tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, const int32_t* at, uint32_t tile,
                 const SharedMemory& shared) {
     const uint64_t bytes = bytes_of(map);
     if (tile + bytes > shared.size())
-        fail(
-            w, i, lane,
-            fmt::format("{} bytes at byte {} of shared memory, of which the block has {}", bytes, tile, shared.size()));
+        fail(w, i, lane, "{} bytes at byte {} of shared memory, of which the block has {}", bytes, tile, shared.size());
     for_rows(map, at, [&](uint32_t, uint64_t address, uint32_t begin, uint32_t end) {
         if (begin == end) return;
         device_memory(w, i, lane, address + begin, 1);
@@ -155,9 +151,9 @@ void bulk_load(Warp& w, const Instruction& i, Lanes lanes) {
         check_tile(w, i, l, c.map, c.at, c.to, sender.shared);
         const uint32_t ranks_there = sender.cluster ? (uint32_t{1} << sender.cluster->blocks.size()) - 1 : 1;
         if (c.ranks == 0 || c.ranks & ~ranks_there)
-            fail(w, i, l, fmt::format("the receivers {:#x} of a cluster with the blocks {:#x}", c.ranks, ranks_there));
+            fail(w, i, l, "the receivers {:#x} of a cluster with the blocks {:#x}", c.ranks, ranks_there);
         for_receivers(sender, c.ranks, [&](Block& receiver) {
-            if (receiver.has_ended) fail(w, i, l, fmt::format("receiver {} of the copy has ended", receiver.rank));
+            if (receiver.has_ended) fail(w, i, l, "receiver {} of the copy has ended", receiver.rank);
             if (&receiver != &sender)
                 find_mbarrier(w, i, l, ((uint64_t{receiver.rank} + 1) << kRankShift) + c.mbarrier);
             const bool begins = &receiver == &sender
@@ -178,8 +174,7 @@ void land(Block& b, size_t k) {
     for_receivers(b, c.ranks, [&](Block& receiver) {
         if (receiver.has_ended)
             fail(w, *c.instruction, c.lane,
-                 fmt::format("block {} of the cluster has ended while the copy still writes its shared memory",
-                             receiver.rank));
+                 "block {} of the cluster has ended while the copy still writes its shared memory", receiver.rank);
         uint8_t* const data = receiver.shared.data();
         for_rows(c.map, c.at, [&](uint32_t offset, uint64_t address, uint32_t begin, uint32_t end) {
             const uint32_t row = c.map.box[0] * c.map.element_bytes;

@@ -18,9 +18,9 @@ const View& seen_of(const Warp& w, uint32_t rank) {
 
 void refuse_race(Warp& w, const Instruction& i, int lane, uint32_t at, const char* now, const RemoteAccess& before) {
     fail(w, i, lane,
-         fmt::format("a race: {} byte {} of shared memory, which warp {} of block {} of the cluster {} with no barrier "
-                     "between",
-                     now, at, before.warp, before.rank, before.writes ? "wrote" : "read"));
+         "a race: {} byte {} of shared memory, which warp {} of block {} of the cluster {} with no barrier "
+         "between",
+         now, at, before.warp, before.rank, before.writes ? "wrote" : "read");
 }
 
 // Checks an access to the memory of `owner` against those that other blocks have made.
@@ -66,11 +66,11 @@ Block& block_of_address(Warp& w, const Instruction& i, int lane, uint64_t& addre
     if (address < kOwnShared) return *w.block;
     const uint64_t rank = (address >> kRankShift) - 1;
     const size_t ranks = w.block->cluster ? w.block->cluster->blocks.size() : 1;
-    if (rank >= ranks) fail(w, i, lane, fmt::format("block {} of a cluster of {}", rank, ranks));
+    if (rank >= ranks) fail(w, i, lane, "block {} of a cluster of {}", rank, ranks);
     address &= kOwnShared - 1;
     if (rank == w.block->rank) return *w.block;
     Block& block = *w.block->cluster->blocks[rank];
-    if (block.has_ended) fail(w, i, lane, fmt::format("block {} of the cluster has ended", rank));
+    if (block.has_ended) fail(w, i, lane, "block {} of the cluster has ended", rank);
     return block;
 }
 
@@ -84,10 +84,9 @@ uint8_t* remote_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     Block& owner = block_of_address(w, i, lane, address);
     const auto at = static_cast<uint32_t>(address);
     if (at + uint64_t{bytes} > owner.shared.size())
-        fail(w, i, lane,
-             fmt::format("{} bytes at byte {} of the shared memory of block {}, which has {}", bytes, at, owner.rank,
-                         owner.shared.size()));
-    if (at % bytes != 0) fail(w, i, lane, fmt::format("the address {:#x} is not a multiple of {} bytes", at, bytes));
+        fail(w, i, lane, "{} bytes at byte {} of the shared memory of block {}, which has {}", bytes, at, owner.rank,
+             owner.shared.size());
+    if (at % bytes != 0) fail(w, i, lane, "the address {:#x} is not a multiple of {} bytes", at, bytes);
     check_others(w, i, lane, owner, at, bytes, writes);
     if (!owner.shared.sees_remotely(seen_of(w, owner.rank), at, bytes, writes)) fail(w, i, lane, owner.shared.wrong());
     w.clock.touched = true;

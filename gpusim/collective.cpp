@@ -52,8 +52,7 @@ void shuffle(Warp& w, const Instruction& i, Lanes lanes) {  // d[, p], a, b, c, 
                 break;
         }
         if (!valid) from = lane;
-        if (!(lanes >> from & 1))
-            fail(w, i, lane, fmt::format("reads lane {}, which is not in the mask or has returned", from));
+        if (!(lanes >> from & 1)) fail(w, i, lane, "reads lane {}, which is not in the mask or has returned", from);
         got[lane] = a[from];
         in_range |= static_cast<Lanes>(valid) << lane;
     });

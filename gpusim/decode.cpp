@@ -154,7 +154,7 @@ void Decoder::decode(const Statement& s, bool outermost) {
                                       {"match", &Decoder::match_},
                                       {"redux", &Decoder::redux_},
                                       {"activemask", &Decoder::active},
-                                      {"stmatrix", &Decoder::store_matrix_},
+                                      {"stmatrix", &Decoder::matrix},
                                       {"mapa", &Decoder::map_},
                                       {"getctarank", &Decoder::rank_}};
     const std::string_view first = parts_[0];

@@ -31,7 +31,7 @@ size_t unasked_dynamic_shared(const Program& program) { return without_static(pr
 cudaError_t check_launch(const Program& p, const GpuSheet& device, size_t granted, const Launch& l) {
     const uint64_t threads = l.block.count();
     const auto refuse = [&](cudaError_t code, const std::string& why) {
-        return cpu::fail(code, fmt::format("launch of {}: {}", p.name, why));
+        return cpu::fail(code, "launch of {}: {}", p.name, why);
     };
     const auto text = [](const Extent3& e) { return fmt::format("{} x {} x {}", e.x, e.y, e.z); };
     if (threads == 0 || threads > kMostThreads || l.block.z > kMostThreadsZ)

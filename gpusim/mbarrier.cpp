@@ -33,8 +33,7 @@ void advance(Mbarrier& m) {
 void add_transactions(Warp& w, const Instruction& i, int lane, Mbarrier& m, int64_t bytes) {
     m.transactions += bytes;
     if (std::abs(m.transactions) > kMostTransactions)
-        fail(w, i, lane,
-             fmt::format("{} bytes outstanding at an mbarrier; at most {}", m.transactions, kMostTransactions));
+        fail(w, i, lane, "{} bytes outstanding at an mbarrier; at most {}", m.transactions, kMostTransactions);
 }
 
 // Returns whether the phase that a wait identifies has ended: by its parity (operand 2), the current or the previous
@@ -43,11 +42,11 @@ bool has_ended(Warp& w, const Instruction& i, int lane, const Mbarrier& m) {
     if (i.sign) {
         const uint64_t state = w.operand<uint64_t>(i, 2)[lane];
         if (state > m.phase || state + 1 < m.phase)
-            fail(w, i, lane, fmt::format("the state {:#x} is of neither the current nor the previous phase", state));
+            fail(w, i, lane, "the state {:#x} is of neither the current nor the previous phase", state);
         return state != m.phase;
     }
     const uint32_t parity = w.operand<uint32_t>(i, 2)[lane];
-    if (parity > 1) fail(w, i, lane, fmt::format("the parity {} is neither 0 nor 1", parity));
+    if (parity > 1) fail(w, i, lane, "the parity {} is neither 0 nor 1", parity);
     return (m.phase & 1) != parity;
 }
 
@@ -60,8 +59,7 @@ Mbarrier& find_mbarrier(Warp& w, const Instruction& i, int lane, uint64_t addres
     Block& owner = block_of_address(w, i, lane, address);
     const auto at = static_cast<uint32_t>(address);
     const auto it = owner.mbarriers.find(at);
-    if (it == owner.mbarriers.end())
-        fail(w, i, lane, fmt::format("there is no mbarrier at byte {} of shared memory", at));
+    if (it == owner.mbarriers.end()) fail(w, i, lane, "there is no mbarrier at byte {} of shared memory", at);
     const bool is_seen = &owner == w.block
                              ? owner.shared.sees(w.clock, w.index, lane, at, kMbarrierBytes)
                              : owner.shared.sees_remotely(w.seen_of[owner.rank], at, kMbarrierBytes, false);
@@ -78,8 +76,7 @@ void mbarrier_init(Warp& w, const Instruction& i, Lanes lanes) {  // [a], count
     for_lanes(lanes, [&](int l) {
         const uint32_t a = address_of(w, i, 0, l);
         const uint32_t count = w.operand<uint32_t>(i, 1)[l];
-        if (count == 0 || count > kMostArrivals)
-            fail(w, i, l, fmt::format("{} arrivals; it must be 1 to {}", count, kMostArrivals));
+        if (count == 0 || count > kMostArrivals) fail(w, i, l, "{} arrivals; it must be 1 to {}", count, kMostArrivals);
         constexpr uint8_t kNothing[kMbarrierBytes] = {};
         std::memcpy(shared_for_write(w, i, l, a, kMbarrierBytes, kNothing), kNothing, kMbarrierBytes);
         Mbarrier m;
@@ -119,9 +116,8 @@ void mbarrier_arrive(Warp& w, const Instruction& i, Lanes lanes) {  // [state,] 
         const uint32_t count = i.variant ? 1 : operand;
         if (i.variant) add_transactions(w, i, l, m, operand);
         if (count > m.pending)
-            fail(w, i, l,
-                 fmt::format("{} arrivals at an mbarrier that expects {} more of {} in this phase", count, m.pending,
-                             m.expected));
+            fail(w, i, l, "{} arrivals at an mbarrier that expects {} more of {} in this phase", count, m.pending,
+                 m.expected);
         m.pending -= count;
         merge(m.arrived, views);
         advance(m);
@@ -193,13 +189,12 @@ uint32_t threads_at_barrier(Warp& w, const Instruction& i) {
 void barrier_arrive(Warp& w, const Instruction& i, Lanes) {  // a, b
     const uint32_t id = *w.operand<uint32_t>(i, 0);
     const uint32_t count = threads_at_barrier(w, i);
-    if (id >= w.block->named.size()) fail(w, i, 0, fmt::format("barrier {} of 16", id));
+    if (id >= w.block->named.size()) fail(w, i, 0, "barrier {} of 16", id);
     NamedBarrier& b = w.block->named[id];
-    if (b.arrived && b.count != count)
-        fail(w, i, 0, fmt::format("{} threads at barrier {}, but {} for others", count, id, b.count));
+    if (b.arrived && b.count != count) fail(w, i, 0, "{} threads at barrier {}, but {} for others", count, id, b.count);
     b.count = count;
     b.arrived += 32;
-    if (b.arrived > b.count) fail(w, i, 0, fmt::format("{} threads arrive at barrier {} of {}", b.arrived, id, count));
+    if (b.arrived > b.count) fail(w, i, 0, "{} threads arrive at barrier {} of {}", b.arrived, id, count);
     merge(b.view, release(w, kAllLanes));
 }
 
@@ -214,11 +209,11 @@ bool pass_named_barriers(Block& block) {
             if (i.count == 0 || *w.operand<uint32_t>(i, 0) != id) continue;
             const uint32_t count = threads_at_barrier(w, i);
             if ((b.arrived || !here.empty()) && b.count != count)
-                fail(w, i, 0, fmt::format("{} threads at barrier {}, but {} for others", count, id, b.count));
+                fail(w, i, 0, "{} threads at barrier {}, but {} for others", count, id, b.count);
             b.count = count;
             here.push_back(&w);
             if (b.arrived + 32 * here.size() > count)
-                fail(w, i, 0, fmt::format("{} threads at barrier {} of {}", b.arrived + 32 * here.size(), id, count));
+                fail(w, i, 0, "{} threads at barrier {} of {}", b.arrived + 32 * here.size(), id, count);
         }
         if (b.count == 0 || b.arrived + 32 * here.size() != b.count) continue;
         for (Warp* w : here) merge(b.view, release(*w, kAllLanes));
@@ -238,7 +233,7 @@ bool pass_named_barriers(Block& block) {
 void set_max_registers(Warp& w, const Instruction& i, Lanes) {
     const int to = static_cast<int>(i.offset);
     if (i.kind == Kind::poll ? to < w.registers_held : to > w.registers_held)
-        fail(w, i, 0, fmt::format("a thread holds {} registers already", w.registers_held));
+        fail(w, i, 0, "a thread holds {} registers already", w.registers_held);
     w.registers_held = to;
 }
 

@@ -35,8 +35,7 @@ std::string describe(const std::vector<Range>& memory, uintptr_t address) {
 }
 
 void check_alignment(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
-    if (address % bytes != 0)
-        fail(w, i, lane, fmt::format("the address {:#x} is not a multiple of {} bytes", address, bytes));
+    if (address % bytes != 0) fail(w, i, lane, "the address {:#x} is not a multiple of {} bytes", address, bytes);
 }
 
 void check_waited(Warp& w, const Instruction& i, int lane) {
@@ -112,7 +111,7 @@ uint8_t* checked_memory(Warp& w, const Instruction& i, int lane, uint64_t addres
     if (space != Space::local) return device_memory(w, i, lane, address, bytes);
     const size_t size = w.program->local_bytes;
     if (address + bytes > size || address + bytes < address)
-        fail(w, i, lane, fmt::format("byte {} of local memory, of which a thread has {}", address, size));
+        fail(w, i, lane, "byte {} of local memory, of which a thread has {}", address, size);
     check_alignment(w, i, lane, address, bytes);
     return w.local + static_cast<size_t>(lane) * size + address;
 }
@@ -209,9 +208,8 @@ uint8_t* device_memory(Warp& w, const Instruction& i, int lane, uint64_t address
     if (!holds(w.near, address, bytes)) {
         const Range* range = find_range(*w.block->memory, address, bytes);
         if (!range)
-            fail(w, i, lane,
-                 fmt::format("{} bytes at {:#x} of device memory, {}", bytes, address,
-                             describe(*w.block->memory, address)));
+            fail(w, i, lane, "{} bytes at {:#x} of device memory, {}", bytes, address,
+                 describe(*w.block->memory, address));
         w.near = *range;
     }
     check_alignment(w, i, lane, address, bytes);
@@ -225,8 +223,7 @@ const uint8_t* generic_memory(Warp& w, const Instruction& i, int lane, uint64_t 
 static void check_shared(Warp& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes) {
     const size_t size = w.block->shared.size();
     if (address + bytes > size || address + bytes < address)
-        fail(w, i, lane,
-             fmt::format("{} bytes at byte {} of shared memory, of which the block has {}", bytes, address, size));
+        fail(w, i, lane, "{} bytes at byte {} of shared memory, of which the block has {}", bytes, address, size);
     check_alignment(w, i, lane, address, bytes);
 }
 
@@ -257,7 +254,7 @@ void load_parameter(Warp& w, const Instruction& i, Lanes lanes) {
     uint8_t* where[32];
     for_lanes(lanes, [&](int l) {
         if (a.of[l] + bytes > w.program->parameter_bytes)
-            fail(w, i, l, fmt::format("byte {} of {} of the parameters", a.of[l], w.program->parameter_bytes));
+            fail(w, i, l, "byte {} of {} of the parameters", a.of[l], w.program->parameter_bytes);
         where[l] = const_cast<uint8_t*>(w.block->parameters) + a.of[l];
     });
     move_all<false>(w, i, lanes, where);
@@ -280,7 +277,7 @@ void copy_async(Warp& w, const Instruction& i, Lanes lanes) {
     for_lanes(lanes, [&](int l) {
         const uint32_t filled = filled_of(l);
         const uint64_t source = from.of[l];
-        if (filled > bytes) fail(w, i, l, fmt::format("{} bytes are to be read of a copy of {}", filled, bytes));
+        if (filled > bytes) fail(w, i, l, "{} bytes are to be read of a copy of {}", filled, bytes);
         if (filled) {
             check_alignment(w, i, l, source, bytes);
             device_memory(w, i, l, source, filled == bytes ? bytes : 1);

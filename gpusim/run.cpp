@@ -183,8 +183,8 @@ private:
             // nvcc may have duplicated a barrier; the lines are then equal.
             if (barrier->line != i.line || barrier->file != i.file)
                 fail(w, i, first_lane(w.live),
-                     fmt::format("a barrier that only part of the block reaches: other warps are at the one of {}",
-                                 block_.program->place(*barrier)));
+                     "a barrier that only part of the block reaches: other warps are at the one of {}",
+                     block_.program->place(*barrier));
             w.groups[0].waits = w.at_barrier = false;
             ++w.groups[0].at;
             const uint32_t time = w.clock.time;

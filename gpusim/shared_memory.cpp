@@ -163,6 +163,13 @@ bool SharedMemory::ordered(const SyncClock& clock, Stamp before, Stamp me) const
     return !(before & kSeveralLanes) && mine.at > then && mine.lanes >> (before & kOfLane) & 1;
 }
 
+bool SharedMemory::is_written(Stamp writer, uint32_t at) {
+    if (writer != kCopying && writer >= block_begin_) return true;
+    wrong_ = fmt::format("reads byte {} of shared memory, which {}", at,
+                         writer == kCopying ? "cp.async still writes" : "nothing has written");
+    return false;
+}
+
 bool SharedMemory::race(const char* now, const char* then, Stamp before, uint32_t at) {
     std::string who = fmt::format("lane {} of warp {}", before & kOfLane, before >> 5 & 31);
     if (before & kSeveralLanes) who = fmt::format("several lanes of warp {}", before >> 5 & 31);
@@ -214,11 +221,7 @@ bool SharedMemory::read_slowly(const SyncClock& clock, Stamp me, uint32_t at, ui
     for (uint32_t g = at / 2; g <= (at + bytes - 1) / 2; ++g) {
         const Stamp w = bytes == 1 ? writer_of_byte(at) : writer_[g];
         if (w == kUnknown) continue;
-        if (w == kCopying || w < block_begin_) {
-            wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
-                                 w == kCopying ? "cp.async still writes" : "nothing has written");
-            return false;
-        }
+        if (!is_written(w, 2 * g)) return false;
         if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
         Stamp& r = reader_[g];
         if (r < barrier_ || ordered(clock, r, me))
@@ -295,11 +298,7 @@ bool SharedMemory::sees(const SyncClock& clock, int warp, int lane, uint32_t at,
     for (uint32_t g = at / 2; g < (at + bytes) / 2; ++g) {
         const Stamp w = writer_[g];
         if (w == ordered_stamp) continue;
-        if (w == kCopying || w < block_begin_) {
-            wrong_ = fmt::format("reads byte {} of shared memory, which {}", 2 * g,
-                                 w == kCopying ? "cp.async still writes" : "nothing has written");
-            return false;
-        }
+        if (!is_written(w, 2 * g)) return false;
         if (w >= barrier_ && !ordered(clock, w, me)) return race("reads", "wrote", w, 2 * g);
         ordered_stamp = w;
     }

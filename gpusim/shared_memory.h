@@ -110,6 +110,7 @@ private:
         return epoch_ << kEpochShift | clock.now << kClockShift | static_cast<Stamp>(warp << 5 | lane);
     }
     bool ordered(const SyncClock& clock, Stamp before, Stamp me) const;
+    bool is_written(Stamp writer, uint32_t at);
     bool race(const char* now, const char* then, Stamp before, uint32_t at);
     bool overwrite(SyncClock& clock, int warp, int lane, uint32_t at, uint32_t bytes, const void* value);
     bool read_slowly(const SyncClock& clock, Stamp me, uint32_t at, uint32_t bytes);

@@ -27,7 +27,7 @@ std::string read_text(Warp& w, const Instruction& i, int lane, uint64_t address)
         c = read<char>(w, i, lane, address + text.size());
         if (c == 0) return text;
     }
-    fail(w, i, lane, fmt::format("a text at {:#x} that does not end", address));
+    fail(w, i, lane, "a text at {:#x} that does not end", address);
 }
 
 // The place of operand k in the lane's local memory.
@@ -133,9 +133,8 @@ void print_formatted(Warp& w, const Instruction& i, Lanes lanes) {
 void fail_assertion(Warp& w, const Instruction& i, Lanes lanes) {
     const int lane = first_lane(lanes);
     const auto text = [&](int k) { return read_text(w, i, lane, local<uint64_t>(w, i, k, lane)); };
-    fail(w, i, lane,
-         fmt::format("the assertion `{}' fails, in {} at {}:{}", text(0), text(3), text(1),
-                     local<int32_t>(w, i, 2, lane)));
+    fail(w, i, lane, "the assertion `{}' fails, in {} at {}:{}", text(0), text(3), text(1),
+         local<int32_t>(w, i, 2, lane));
 }
 
 }  // namespace teon::gpusim

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/check.h"
 #include "gpusim/program.h"
 #include "gpusim/shared_memory.h"
 #include "gpusim/tensor_map.h"
@@ -189,6 +190,11 @@ struct Block {
 
 // Throws Error with the kernel, file and line, instruction, block, warp, lane and the problem.
 [[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, const std::string& what);
+template <typename First, typename... More>
+[[noreturn]] void fail(const Warp& w, const Instruction& i, int lane, fmt::format_string<First, More...> what,
+                       First&& first, More&&... more) {
+    fail(w, i, lane, fmt::format(what, std::forward<First>(first), std::forward<More>(more)...));
+}
 // The same if the first alarm ends a kernel; else prints it, once for each line, and returns (gpusim/report.h).
 void alarm(const Warp& w, const Instruction& i, int lane, const std::string& what);
 // Reports behaviour that the manual forbids but that published kernels rely on: once for each line, on stderr.

@@ -133,7 +133,7 @@ void WarpRunner::report_deadlock() {
     }
     const Group& g = w_.groups[0];
     fail(w_, code_[static_cast<size_t>(g.at)], first_lane(g.lanes),
-         fmt::format("lanes of a warp wait for each other at different instructions, and never meet:{}", where));
+         "lanes of a warp wait for each other at different instructions, and never meet:{}", where);
 }
 
 Lanes WarpRunner::meet(const Instruction& i, Lanes lanes, Lanes here) {
@@ -152,12 +152,11 @@ Lanes WarpRunner::meet(const Instruction& i, Lanes lanes, Lanes here) {
         const int lane = first_lane(lanes_left);
         const Lanes mask = masks[lane];
         const Lanes needed = mask & w_.live;  // "all non-exited threads" of the mask
-        if (!(mask >> lane & 1)) fail(w_, i, lane, fmt::format("is not in its own mask {:#x}", mask));
+        if (!(mask >> lane & 1)) fail(w_, i, lane, "is not in its own mask {:#x}", mask);
         lanes_left &= ~(Lanes{1} << lane);
         if (needed & ~lanes) continue;
         for_lanes(needed, [&](int l) {
-            if (masks[l] != mask)
-                fail(w_, i, l, fmt::format("has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask));
+            if (masks[l] != mask) fail(w_, i, l, "has the mask {:#x}, but lane {} has {:#x}", masks[l], lane, mask);
         });
         lanes_left &= ~needed;
         passed |= needed;
@@ -176,7 +175,7 @@ Lanes WarpRunner::guarded(const Instruction& i, Lanes lanes) {
 bool WarpRunner::lets_others_run(const Instruction& i) {
     if (!w_.block->launch->cooperative || ++w_.loops % kLoopsAtOnce != 0) return false;
     if (w_.loops > kMostLoops)
-        fail(w_, i, first_lane(w_.live), fmt::format("waits for ever: it has branched back {} times", kMostLoops));
+        fail(w_, i, first_lane(w_.live), "waits for ever: it has branched back {} times", kMostLoops);
     w_.blocked = true;
     return true;
 }

@@ -71,12 +71,9 @@ struct Descriptor {
         leading = field(16);
         stride = field(32);
         row_bytes = kRowBytes[bits >> 62];
-        if (bits & 0x3ff1c000c000c000)
-            fail(w, i, 0, fmt::format("the descriptor {:#x} has bits that mean nothing", bits));
-        if (bits >> 49 & 7)
-            fail(w, i, 0, fmt::format("the descriptor {:#x} has a base offset, which is not modelled", bits));
-        if (row_bytes == 0)
-            fail(w, i, 0, fmt::format("the descriptor {:#x} is not swizzled, which is not modelled", bits));
+        if (bits & 0x3ff1c000c000c000) fail(w, i, 0, "the descriptor {:#x} has bits that mean nothing", bits);
+        if (bits >> 49 & 7) fail(w, i, 0, "the descriptor {:#x} has a base offset, which is not modelled", bits);
+        if (row_bytes == 0) fail(w, i, 0, "the descriptor {:#x} is not swizzled, which is not modelled", bits);
         // Published kernels multiply tiles that begin in another row, with a base offset of 0.
         if (start % (8 * row_bytes) >= row_bytes)
             note(w, i, 0,
@@ -103,8 +100,7 @@ void read_operand(Warp& w, const Instruction& i, const Descriptor& d, bool trans
         for (uint32_t k = 0; k < kBytesOfK / 2; k += along_k) {
             const uint32_t at = d.address(x, k, transposed);
             if (at + 16 > shared.size())
-                fail(w, i, 0,
-                     fmt::format("16 bytes at byte {} of shared memory, of which the block has {}", at, shared.size()));
+                fail(w, i, 0, "16 bytes at byte {} of shared memory, of which the block has {}", at, shared.size());
             bool is_doubtful = false;
             if (!shared.begin_async_read(w.clock, w.index, at, 16, reads, is_doubtful)) fail(w, i, 0, shared.wrong());
             if (is_doubtful) note(w, i, 0, "reads " + shared.wrong());
@@ -144,9 +140,9 @@ void check_warpgroup(Warp& w, const Instruction& i, uint64_t a, uint64_t b) {
         all[group].push_back(step);
     else if (all[group][n] != step)
         fail(w, i, 0,
-             fmt::format("another warp of the warpgroup has executed wgmma of {} instead, or with other "
-                         "descriptors",
-                         w.program->place(*all[group][n].instruction)));
+             "another warp of the warpgroup has executed wgmma of {} instead, or with other "
+             "descriptors",
+             w.program->place(*all[group][n].instruction));
 }
 
 }  // namespace

@@ -42,9 +42,9 @@ Tile tile_of(Warp& w, const Instruction& i, int address_operand) {
         if (address(l) != t.address || (strides && strides[l] != t.stride))
             fail(w, i, l, "has another address or stride than lane 0");
     if (t.address % kAddressAlignment != 0)
-        fail(w, i, 0, fmt::format("the address {:#x} is not a multiple of {} bytes", t.address, kAddressAlignment));
+        fail(w, i, 0, "the address {:#x} is not a multiple of {} bytes", t.address, kAddressAlignment);
     if (t.stride * i.bytes % kPiece != 0)
-        fail(w, i, 0, fmt::format("the stride of {} elements is not a multiple of {} bytes", t.stride, kPiece));
+        fail(w, i, 0, "the stride of {} elements is not a multiple of {} bytes", t.stride, kPiece);
     return t;
 }
 

@@ -79,6 +79,10 @@ struct MatrixRule {
     std::string (*describe)(const Stack& stack, const OptimizerOptions& options);  // the method, for tables
     std::unique_ptr<MatrixUpdater> (*make)(const MatrixSetup& setup);
 };
+template <typename Updater>
+std::unique_ptr<MatrixUpdater> make_updater(const MatrixSetup& setup) {
+    return std::make_unique<Updater>(setup);
+}
 extern const MatrixRule kOrthogonal;
 extern const MatrixRule kSoap;
 

@@ -110,13 +110,6 @@ bool all_aligned(const StackGroup& group, const MatrixSetup& setup) {
     return true;
 }
 
-UpdateRate rate_of(const Stack& stack, const ParamRow& row, const OptimizerOptions& options) {
-    return {.lr = options.lr,
-            .lr_scale = static_cast<float>(update_scale(stack, options)),
-            .weight_decay = row.decay ? options.weight_decay : 0.0f,
-            .cautious = options.cautious_weight_decay};
-}
-
 GroupState make_group(StackGroup group, const MatrixSetup& setup) {
     const Stream& stream = setup.context.stream;
     const bool aligned = all_aligned(group, setup);
@@ -140,7 +133,7 @@ GroupState make_group(StackGroup group, const MatrixSetup& setup) {
                 const int64_t neurons = at.size() > kNeurons ? at[kNeurons] + int64_t{head} * stack.m : 0;
                 const int64_t of_head = head * size;
                 slices.push_back({grad + of_head, master + of_head, work + of_head, at[kMomentum] + of_head,
-                                  rate_of(stack, row, setup.options), neurons});
+                                  rate_of(row, setup.options, update_scale(stack, setup.options)), neurons});
             }
     }
     state.slices = Buffer<Slice>(std::ssize(slices));
@@ -247,14 +240,7 @@ private:
 
 }  // namespace
 
-const MatrixRule kOrthogonal{"orthogonalizer",
-                             "orthogonalization",
-                             state_of,
-                             plan_stack,
-                             scratch_of,
-                             describe,
-                             [](const MatrixSetup& setup) -> std::unique_ptr<MatrixUpdater> {
-                                 return std::make_unique<OrthogonalUpdater>(setup);
-                             }};
+const MatrixRule kOrthogonal{
+    "orthogonalizer", "orthogonalization", state_of, plan_stack, scratch_of, describe, make_updater<OrthogonalUpdater>};
 
 }  // namespace teon

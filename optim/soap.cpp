@@ -94,13 +94,6 @@ struct SoapMatrix {
     Side right_side;
 };
 
-UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options) {
-    return {.lr = options.lr,
-            .lr_scale = lr_scale_of(row.role, options),
-            .weight_decay = row.decay ? options.weight_decay : 0.0f,
-            .cautious = options.cautious_weight_decay};
-}
-
 class SoapUpdater : public MatrixUpdater {
 public:
     explicit SoapUpdater(const MatrixSetup& setup) : options_(setup.options) {
@@ -121,7 +114,8 @@ public:
                     float* basis = take();
                     return Side{size, factor, basis, take(), kNotRead};
                 };
-                SoapMatrix matrix{&row, rate_of(row, options_), take(), take(), {}, {}};
+                SoapMatrix matrix{&row, rate_of(row, options_, lr_scale_of(row.role, options_)), take(), take(), {},
+                                  {}};
                 matrix.left_side = take_side(row.logical_rows);
                 matrix.right_side = take_side(row.logical_cols);
                 matrices_.push_back(matrix);
@@ -304,13 +298,7 @@ private:
 
 }  // namespace
 
-const MatrixRule kSoap{
-    "eigenvectors",
-    "changes of basis",
-    state_of,
-    plan_stack,
-    scratch_of,
-    describe,
-    [](const MatrixSetup& setup) -> std::unique_ptr<MatrixUpdater> { return std::make_unique<SoapUpdater>(setup); }};
+const MatrixRule kSoap{"eigenvectors", "changes of basis",       state_of, plan_stack, scratch_of,
+                       describe,       make_updater<SoapUpdater>};
 
 }  // namespace teon

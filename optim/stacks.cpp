@@ -166,6 +166,13 @@ float lr_scale_of(Role role, const OptimizerOptions& options) {
     return it == options.lr_scale.end() ? 1.0f : it->second;
 }
 
+UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options, double lr_scale) {
+    return {.lr = options.lr,
+            .lr_scale = static_cast<float>(lr_scale),
+            .weight_decay = row.decay ? options.weight_decay : 0.0f,
+            .cautious = options.cautious_weight_decay};
+}
+
 bool has_neuron_norm(const OptimizerOptions& options) {
     return options.neuron_norm || options.method == Method::normuon;
 }

@@ -53,6 +53,7 @@ std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPla
 int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
 
 float lr_scale_of(Role role, const OptimizerOptions& options);
+UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options, double lr_scale);
 
 bool has_neuron_norm(const OptimizerOptions& options);
 

@@ -67,6 +67,10 @@ const GpuSheet& device() {
     return chosen;
 }
 
+// Those of consumers, sm_86 and sm_89, have fewer.
+int threads_of_multiprocessor() { return device().capability % 10 != 0 ? 1536 : 2048; }
+int blocks_of_multiprocessor() { return device().capability % 10 != 0 ? 24 : 32; }
+
 }  // namespace teon::gpusim
 
 namespace teon::cpu {
@@ -92,16 +96,14 @@ cudaError_t cudaGetDevice(int* index) {
 
 cudaError_t cudaSetDevice(int index) {
     if (!cpu::is_device(index))
-        return cpu::fail(cudaErrorInvalidDevice,
-                         fmt::format("there is no device {}; there are {}", index, device_count()));
+        return cpu::fail(cudaErrorInvalidDevice, "there is no device {}; there are {}", index, device_count());
     thread_device = index;
     return cpu::device_error();
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
-    if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
+    if (!cpu::is_device(index)) return cpu::fail(cudaErrorInvalidDevice, "there is no device {}", index);
     const teon::GpuSheet& d = device();
-    const bool is_consumer = d.capability % 10 != 0;  // sm_86, sm_89
     size_t free = 0;
     Properties p = {};  // what the model cannot do is 0: managed memory, clusters
     const cudaError_t status = cudaMemGetInfo(&free, &p.totalGlobalMem);
@@ -118,8 +120,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
     p.maxThreadsDim[2] = 64;
     p.maxGridSize[0] = INT_MAX;
     p.maxGridSize[1] = p.maxGridSize[2] = 65535;
-    p.maxThreadsPerMultiProcessor = is_consumer ? 1536 : 2048;
-    p.maxBlocksPerMultiProcessor = is_consumer ? 24 : 32;
+    p.maxThreadsPerMultiProcessor = threads_of_multiprocessor();
+    p.maxBlocksPerMultiProcessor = blocks_of_multiprocessor();
     p.major = d.capability / 10;
     p.minor = d.capability % 10;
     p.multiProcessorCount = d.multiprocessors;

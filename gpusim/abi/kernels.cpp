@@ -160,7 +160,7 @@ cudaError_t with_code(Use&& use) {
 template <typename F>
 cudaError_t with_kernel(const char* what, const void* function, F&& f) {
     Kernel* const kernel = Registry::get().find(function);
-    if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, fmt::format("{}: no kernel of the program", what));
+    if (!kernel) return cpu::fail(cudaErrorInvalidDeviceFunction, "{}: no kernel of the program", what);
     return with_code([&] { return f(*kernel); });
 }
 
@@ -178,8 +178,8 @@ cudaError_t check_residence(const void* function, const Launch& l) {
     if (const cudaError_t status = count_blocks(&blocks, function, threads, l.dynamic_shared)) return status;
     const uint64_t most_blocks = static_cast<uint64_t>(blocks) * static_cast<uint64_t>(device().multiprocessors);
     if (l.grid.count() <= most_blocks) return cudaSuccess;
-    return cpu::fail(kCooperativeLaunchTooLarge, fmt::format("a cooperative launch of {} blocks; the device holds {}",
-                                                             l.grid.count(), most_blocks));
+    return cpu::fail(kCooperativeLaunchTooLarge, "a cooperative launch of {} blocks; the device holds {}",
+                     l.grid.count(), most_blocks);
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
@@ -261,7 +261,7 @@ cudaError_t address_of_symbol(const void* symbol, void** address, size_t* bytes)
     if (status != cudaSuccess) return status;
     const auto place = module.symbols.global.find(it->second.name);
     if (place == module.symbols.global.end())
-        return cpu::fail(cudaErrorInvalidValue, fmt::format("the device code has no variable {}", it->second.name));
+        return cpu::fail(cudaErrorInvalidValue, "the device code has no variable {}", it->second.name);
     if (address) *address = reinterpret_cast<void*>(place->second);
     if (bytes) *bytes = it->second.bytes;
     return cudaSuccess;
@@ -348,7 +348,7 @@ cudaError_t cudaLaunchKernelExC(const LaunchConfiguration* c, const void* functi
             std::memcpy(&allowed, attribute.value, sizeof allowed);
             cooperative = allowed;
         } else if (attribute.id != kPriority) {
-            return fail(cudaErrorInvalidValue, fmt::format("launch attribute {}", attribute.id));
+            return fail(cudaErrorInvalidValue, "launch attribute {}", attribute.id);
         }
     }
     if (early) ++teon::cpu::counters.early_launches;
@@ -366,13 +366,11 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
             attribute == cudaFuncAttributeNonPortableClusterSizeAllowed)
             return device_error();
         if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
-            return fail(cudaErrorInvalidValue,
-                        fmt::format("cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute)));
+            return fail(cudaErrorInvalidValue, "cudaFuncSetAttribute: attribute {}", static_cast<int>(attribute));
         const size_t limit = most_dynamic_shared(kernel.program(), device());
         if (value < 0 || static_cast<size_t>(value) > limit)
-            return fail(cudaErrorInvalidValue,
-                        fmt::format("{}: {} bytes of dynamic shared memory; a block has {} for it",
-                                    kernel.program().name, value, limit));
+            return fail(cudaErrorInvalidValue, "{}: {} bytes of dynamic shared memory; a block has {} for it",
+                        kernel.program().name, value, limit);
         kernel.asked = static_cast<size_t>(value);
         return device_error();
     });

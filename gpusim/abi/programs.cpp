@@ -20,9 +20,6 @@ constexpr int kMostThreads = 1024;
 constexpr int kRegisters = 65536;
 constexpr int kReservedShared = 1024;
 
-int threads_of_multiprocessor() { return device().capability % 10 != 0 ? 1536 : 2048; }
-int blocks_of_multiprocessor() { return device().capability % 10 != 0 ? 24 : 32; }
-
 // cudaDeviceAttr, as far as it is modelled: those of a block and of a multiprocessor follow from the properties.
 const std::map<int, int>& attributes() {
     static const std::map<int, int> all = [] {
@@ -66,7 +63,7 @@ cudaError_t teon::gpusim::count_blocks(int* blocks, const void* function, int th
     *blocks = 0;
     KernelLimits limits;
     if (const cudaError_t status = limits_of_kernel(function, limits)) return status;
-    if (threads <= 0) return fail(cudaErrorInvalidValue, fmt::format("occupancy of blocks of {} threads", threads));
+    if (threads <= 0) return fail(cudaErrorInvalidValue, "occupancy of blocks of {} threads", threads);
     if (threads > limits.threads) return cudaSuccess;
     const size_t shared = limits.static_shared + dynamic_shared + kReservedShared;
     const int warps = (threads + 31) / 32;
@@ -93,8 +90,8 @@ cudaError_t copy_and_wait(void* to, const void* from, size_t bytes, cudaMemcpyKi
 cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                       cudaMemcpyKind kind, cudaStream_t stream) {
     if (width > to_pitch || width > from_pitch)
-        return fail(cudaErrorInvalidValue,
-                    fmt::format("cudaMemcpy2D: rows of {} bytes, {} and {} apart", width, to_pitch, from_pitch));
+        return fail(cudaErrorInvalidValue, "cudaMemcpy2D: rows of {} bytes, {} and {} apart", width, to_pitch,
+                    from_pitch);
     for (size_t row = 0; row < height; ++row)
         if (const cudaError_t status =
                 cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch,
@@ -110,8 +107,7 @@ cudaError_t copy_symbol(const void* symbol, void* host, size_t bytes, size_t off
     size_t size = 0;
     if (const cudaError_t status = address_of_symbol(symbol, &address, &size)) return status;
     if (offset > size || bytes > size - offset)
-        return fail(cudaErrorInvalidValue,
-                    fmt::format("{} bytes at byte {} of a variable of {} bytes", bytes, offset, size));
+        return fail(cudaErrorInvalidValue, "{} bytes at byte {} of a variable of {} bytes", bytes, offset, size);
     char* const at = static_cast<char*>(address) + offset;
     std::vector<char> staged(to_symbol ? bytes : 0);
     if (to_symbol) std::memcpy(staged.data(), host, bytes);
@@ -164,10 +160,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int index) {
-    if (!teon::cpu::is_device(index)) return fail(cudaErrorInvalidDevice, fmt::format("there is no device {}", index));
+    if (!teon::cpu::is_device(index)) return fail(cudaErrorInvalidDevice, "there is no device {}", index);
     const auto it = attributes().find(attribute);
-    if (it == attributes().end())
-        return fail(cudaErrorInvalidValue, fmt::format("cudaDeviceGetAttribute: attribute {}", attribute));
+    if (it == attributes().end()) return fail(cudaErrorInvalidValue, "cudaDeviceGetAttribute: attribute {}", attribute);
     *value = it->second;
     return cudaSuccess;
 }

@@ -116,7 +116,6 @@ private:
     // ---- tensor cores (gpusim/decode/tensor.cpp) --------------------------------------------------------------------
 
     void wgmma();
-    void store_matrix_();
     void matrix();
     void mma();
     void wmma_();

@@ -60,28 +60,18 @@ void Decoder::wgmma() {
     emit(results);
 }
 
-void Decoder::store_matrix_() {
+void Decoder::matrix() {  // ldmatrix: registers, [a]; stmatrix: [a], registers
     need_operands(2, 2);
     if (!has("sync") || !has("m8n8") || !has("b16")) refuse("the variant");
+    const bool stores = parts_[0] == "stmatrix";
     instruction_.kind = Kind::aligned;
-    instruction_.run = &store_matrix;
+    instruction_.run = stores ? &store_matrix : &load_matrix;
     instruction_.variant = has("trans");
     instruction_.space = Space::shared;
-    address(op(0));
-    instruction_.vector = static_cast<uint8_t>(list(op(1), 4));
-    emit();
-}
-
-void Decoder::matrix() {
-    need_operands(2, 2);
-    if (!has("sync") || !has("m8n8") || !has("b16")) refuse("the variant");
-    instruction_.kind = Kind::aligned;
-    instruction_.run = &load_matrix;
-    instruction_.variant = has("trans");
-    instruction_.space = Space::shared;
-    instruction_.vector = static_cast<uint8_t>(list(op(0), 4));
-    address(op(1));
-    emit(instruction_.vector);
+    if (stores) address(op(0));
+    instruction_.vector = static_cast<uint8_t>(list(op(stores), 4));
+    if (!stores) address(op(1));
+    emit(stores ? 0 : instruction_.vector);
 }
 
 void Decoder::mma() {

@@ -86,10 +86,10 @@ bool hosts_wait(const void* to, const void* from, size_t bytes) {
 cudaError_t check(const char* what, const void* p, size_t bytes, bool device) {
     std::string why;
     const Memory kind = memory_kind(p, bytes, why);
-    if (!why.empty()) return fail(cudaErrorInvalidValue, fmt::format("{}: {}", what, why));
+    if (!why.empty()) return fail(cudaErrorInvalidValue, "{}: {}", what, why);
     if (is_device(kind) == device) return cudaSuccess;
-    return fail(cudaErrorInvalidValue,
-                fmt::format("{}: {} where {} is due", what, name(kind), device ? "device memory" : "host memory"));
+    return fail(cudaErrorInvalidValue, "{}: {} where {} is due", what, name(kind),
+                device ? "device memory" : "host memory");
 }
 
 bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
@@ -131,7 +131,7 @@ struct CopySides {
 cudaError_t check_copy(const char* what, void* to, const void* from, size_t bytes, CopySides& sides) {
     if (const cudaError_t status = check(what, to, bytes, sides.to_device)) return status;
     if (const cudaError_t status = check(what, from, bytes, sides.from_device)) return status;
-    if (overlap(to, bytes, from, bytes)) return fail(cudaErrorInvalidValue, fmt::format("{}: the two overlap", what));
+    if (overlap(to, bytes, from, bytes)) return fail(cudaErrorInvalidValue, "{}: the two overlap", what);
     std::string why;
     const bool on_device = sides.to_device && sides.from_device;
     const void* const host = sides.to_device ? from : to;
@@ -193,7 +193,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                     "a copy from host to host, for which the host would wait: copy by way of device memory");
     const bool captured = is_capturing(stream);
     if (sides.pageable && captured)
-        return fail(cudaErrorStreamCaptureUnsupported, fmt::format("{}: pageable memory during capture", what));
+        return fail(cudaErrorStreamCaptureUnsupported, "{}: pageable memory during capture", what);
     if (sides.pageable && sides.to_device && !strict()) {  // staged before the call returns
         const auto* bytes_now = static_cast<const char*>(from);
         const auto staged = std::make_shared<const std::vector<char>>(bytes_now, bytes_now + bytes);
