@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <string_view>
 
@@ -88,12 +89,23 @@ DType dtype(cudaDataType_t t) {
 int64_t bytes(const Layout& x, int64_t elements) { return elements * size_of(dtype(x.type)); }
 bool is_fp8(const Layout& x) { return teon::is_fp8(dtype(x.type)); }
 
-// Sets an attribute. `bytes` must be the size of its type.
-template <typename T>
-cublasStatus_t set(T& attribute, const void* value, size_t bytes) {
-    if (!value || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&attribute, value, sizeof(T));
-    return CUBLAS_STATUS_SUCCESS;
+// An attribute of a descriptor, and the member that holds it.
+struct Attribute {
+    int name;
+    void* member;
+    size_t bytes;
+    template <typename T>
+    Attribute(int name, T& member) : name(name), member(&member), bytes(sizeof(T)) {}
+};
+
+// Sets the attribute of this name. `bytes` must be the size of its type.
+cublasStatus_t set(std::initializer_list<Attribute> attributes, int name, const void* value, size_t bytes) {
+    for (const Attribute& a : attributes) {
+        if (a.name != name || a.bytes != bytes || !value) continue;
+        memcpy(a.member, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 template <typename T, typename... Args>
@@ -214,34 +226,20 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) { retur
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
-    switch (attribute) {
-        case CUBLASLT_MATMUL_DESC_SCALE_TYPE: {
-            cudaDataType_t type;
-            const cublasStatus_t status = set(type, value, bytes);
-            return status == CUBLAS_STATUS_SUCCESS && type != CUDA_R_32F ? CUBLAS_STATUS_NOT_SUPPORTED : status;
-        }
-        case CUBLASLT_MATMUL_DESC_TRANSA:
-            return set(o->trans_a, value, bytes);
-        case CUBLASLT_MATMUL_DESC_TRANSB:
-            return set(o->trans_b, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE:
-            return set(o->epilogue, value, bytes);
-        case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-            return set(o->bias, value, bytes);
-        case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-            return set(o->bias_type, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-            return set(o->aux, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-            return set(o->ld_aux, value, bytes);
-        case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
-            return set(o->scale_a, value, bytes);
-        case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
-            return set(o->scale_b, value, bytes);
-        case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
-            return set(o->fast_accumulation, value, bytes);
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    cudaDataType_t scale_type = CUDA_R_32F;
+    const cublasStatus_t status = set({{CUBLASLT_MATMUL_DESC_SCALE_TYPE, scale_type},
+                                       {CUBLASLT_MATMUL_DESC_TRANSA, o->trans_a},
+                                       {CUBLASLT_MATMUL_DESC_TRANSB, o->trans_b},
+                                       {CUBLASLT_MATMUL_DESC_EPILOGUE, o->epilogue},
+                                       {CUBLASLT_MATMUL_DESC_BIAS_POINTER, o->bias},
+                                       {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o->bias_type},
+                                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o->aux},
+                                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, o->ld_aux},
+                                       {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o->scale_a},
+                                       {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b},
+                                       {CUBLASLT_MATMUL_DESC_FAST_ACCUM, o->fast_accumulation}},
+                                      attribute, value, bytes);
+    return scale_type == CUDA_R_32F ? status : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows,
@@ -252,13 +250,9 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { retu
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t x, cublasLtMatrixLayoutAttribute_t attribute,
                                                 const void* value, size_t bytes) {
-    switch (attribute) {
-        case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-            return set(x->batch, value, bytes);
-        case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-            return set(x->stride, value, bytes);
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return set(
+        {{CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, x->batch}, {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, x->stride}},
+        attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return create(preference); }
@@ -267,18 +261,13 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes) {
-    switch (attribute) {
-        case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-            return set(p->workspace, value, bytes);
-        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-            return set(p->reduction_schemes, value, bytes);
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-            return set(p->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return set({{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p->workspace},
+                {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, p->reduction_schemes},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p->alignment[0]},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p->alignment[1]},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p->alignment[2]},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p->alignment[3]}},
+               attribute, value, bytes);
 }
 
 // All proposed algorithms are the same one. It requires each call to keep the alignments promised here; those of aux

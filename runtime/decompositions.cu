@@ -139,10 +139,4 @@ void Decompositions::eigh(float* A, int n, float* w) {
     check_convergence("eigh", n, n, read_info());
 }
 
-size_t Decompositions::workspace_bytes() const {
-    int64_t floats = 0;
-    for (const Buffer<float>* b : {&turned_, &left_, &right_, &workspace_}) floats += b->size();
-    return sizeof(float) * static_cast<size_t>(floats);
-}
-
 }  // namespace teon

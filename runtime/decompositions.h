@@ -14,7 +14,6 @@ public:
 
     void svd(float* A, int m, int n, float* U, float* S, float* Vt);
     void eigh(float* A, int n, float* w);
-    size_t workspace_bytes() const;
 
 private:
     void check_finite(const char* operation, const float* A, int64_t n);

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/gpus.h"
-#include "base/out_of_memory.h"
 #include "runtime/cuda_check.h"
 #include "runtime/device.h"
 #include "runtime/vec.h"

@@ -14,6 +14,12 @@
 
 namespace teon {
 
+// A failed allocation of device memory or pinned host memory. The message gives the bytes requested and available;
+// callers add the purpose.
+struct OutOfMemory : Error {
+    using Error::Error;
+};
+
 // Properties of the machine that the program runs on.
 struct DeviceInfo {
     std::string name;  // "NVIDIA H200", or the CPU's model name

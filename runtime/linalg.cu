@@ -251,8 +251,6 @@ void Linalg::Impl::reduce_bias(const Gemm& g) {
 
 Linalg::Linalg(const Stream& stream) : impl_(new Impl{stream}) {}
 Linalg::~Linalg() = default;
-Linalg::Linalg(Linalg&&) noexcept = default;
-Linalg& Linalg::operator=(Linalg&&) noexcept = default;
 
 void Linalg::gemm(const Gemm& g) {
     check_gemm(g);
@@ -310,8 +308,5 @@ void Linalg::eigh(float* A, int n, float* w) { impl_->decompositions.eigh(A, n, 
 
 const Stream& Linalg::stream() const { return impl_->stream; }
 int Linalg::refused_kinds() const { return impl_->lt.refused_kinds(); }
-size_t Linalg::workspace_bytes() const {
-    return impl_->lt.workspace_bytes() + kBiasScratchBytes + impl_->decompositions.workspace_bytes();
-}
 
 }  // namespace teon

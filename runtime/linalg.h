@@ -22,8 +22,6 @@ public:
     // Use one handle per stream. Owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
     explicit Linalg(const Stream& stream);
     ~Linalg();
-    Linalg(Linalg&&) noexcept;
-    Linalg& operator=(Linalg&&) noexcept;
 
     // Computes g. Throws Error that names a shape, dtype or alignment if it is not supported.
     void gemm(const Gemm& g);
@@ -49,7 +47,6 @@ public:
     void eigh(float* A, int n, float* w);
 
     const Stream& stream() const;
-    size_t workspace_bytes() const;
     // The number of kinds of products that cuBLASLt has refused, usually because of their alignment. A slower kernel
     // computes them; a warning on standard error named each once.
     int refused_kinds() const;

@@ -303,6 +303,5 @@ bool LtMatmul::multiply(const LtCall& c) {
 
 void LtMatmul::forget_algorithms() { impl_->plans.clear(); }
 int LtMatmul::refused_kinds() const { return impl_->refused_kinds; }
-size_t LtMatmul::workspace_bytes() const { return impl_->workspace.size(); }
 
 }  // namespace teon

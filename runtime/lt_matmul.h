@@ -65,7 +65,6 @@ public:
 
     void forget_algorithms();   // so that later calls choose again
     int refused_kinds() const;  // number of kinds of calls
-    size_t workspace_bytes() const;
 
 private:
     struct Impl;

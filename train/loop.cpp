@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"

