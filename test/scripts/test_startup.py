@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import time
-import unittest
 
 import testing
 from testing import SCRIPTS, Case, missing, write_run
@@ -267,7 +266,3 @@ class StartupTest(Case):
         pipe = self.folder / "plan.toml"
         os.mkfifo(pipe)
         self.assertIn("not a file", self.error_of(sys.executable, SCRIPTS / "sweep.py", pipe, timeout=60))
-
-
-if __name__ == "__main__":
-    unittest.main()

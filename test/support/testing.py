@@ -195,6 +195,21 @@ def failing_files(folder):
     return library
 
 
+def write_files(folder, files):
+    """Writes {path below the folder: text}."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def write_program(path, text):
+    """Writes an executable script and returns its path."""
+    write_files(path.parent, {path.name: text})
+    path.chmod(0o755)
+    return path
+
+
 def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
