@@ -112,6 +112,10 @@ class Case(unittest.TestCase):
     def run_program(self, *flags, program="train_gpt2", **how):
         return self.call(BUILD / program, *flags, **how)
 
+    def evaluate(self, *flags, **how):
+        """Returns the figures that --eval-only prints."""
+        return json.loads(self.run_program("--eval-only", *flags, **how).stdout.splitlines()[-1])
+
     def run_script(self, name, *words, **how):
         return self.call(sys.executable, SCRIPTS / name, *words, **how)
 
