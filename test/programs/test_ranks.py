@@ -113,7 +113,7 @@ class Ranks(RunCase):
         ids = self.ranks_of(out)
         for rank in of:
             os.kill(ids[rank], signal.SIGTERM)
-        output = process.communicate(timeout=120)[0]
+        output = process.communicate(timeout=PATIENCE)[0]
         self.assertEqual(process.returncode, 0, output)
         return output
 
