@@ -15,7 +15,6 @@ import time
 from unittest import mock
 
 from preparing import (
-    BPE,
     SHAKESPEARE,
     PrepareCase,
     bytes_stream,
@@ -30,7 +29,7 @@ from preparing import (
     write_parquet,
 )
 from teon_data import documents, pipeline, sources
-from testing import SCRIPTS, needs, read_json
+from testing import BPE, SCRIPTS, needs, read_json
 from tokenizer_kinds import byte_level, gemma
 
 

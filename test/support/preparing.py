@@ -11,7 +11,7 @@ import random
 import struct
 import unittest
 
-from testing import ROOT, Case, missing, read_json
+from testing import DATA, Case, missing, read_json
 
 if absent := missing("numpy", "pyarrow", "tqdm"):
     raise unittest.SkipTest(f"needs {', '.join(absent)}")
@@ -21,8 +21,6 @@ import prepare
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-DATA = ROOT.parent / "shared" / "data"
-BPE = DATA / "gpt2_bpe"
 SHAKESPEARE = DATA / "text" / "tinyshakespeare.txt"
 
 

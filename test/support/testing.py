@@ -23,6 +23,8 @@ BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
 SCRIPTS = ROOT / "scripts"
+DATA = ROOT.parent / "shared" / "data"  # texts that are not part of this repository
+BPE = DATA / "gpt2_bpe"
 sys.path.insert(0, str(SCRIPTS))
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
 

@@ -4,6 +4,7 @@ import json
 import random
 
 TEXTS = 500
+# Of Meta's tokenizer.py.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace("{1,3}", "")
