@@ -487,7 +487,7 @@ class Sharding(Ranks):
         for sharding in ("gradients", "all"):
             with self.subTest(sharding=sharding):
                 self.assertIn("stopped by another rank after step 0", self.end_in_the_first_step(
-                    sharding, "--shard", sharding, "--batch-tokens", 3 * 2**17))
+                    sharding, "--shard", sharding, "--batch-tokens", 3 * 2**16))
 
     def test_memory_and_traffic(self):
         for ranks in (1, 2, 4):
