@@ -10,8 +10,10 @@
 
 #include "base/standard_streams.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
 #include "files/json.h"
 #include "generation/published_model.h"
+#include "generation/sampling.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "options/command_line.h"

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
 #include "files/json.h"
 #include "generation/hub.h"
 #include "model/decoder.h"

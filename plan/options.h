@@ -2,7 +2,6 @@
 // the logged value. Reading options touches no device.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,10 +9,11 @@
 
 #include "files/json.h"
 #include "generation/published_model.h"
-#include "generation/sampling.h"
+#include "generation/sampling_options.h"
+#include "model/activation_plan.h"
 #include "model/family.h"
 #include "model/param_layout.h"
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 #include "optim/schedule.h"
 #include "runtime/device.h"
 
