@@ -518,14 +518,6 @@ class Failures(Ranks):
                 self.expect(self.launch(self.ranks(2, command)), re.escape(says), None)
                 self.assert_no_rank_left("flags")
 
-    def test_a_rank_is_killed(self):
-        for rank in (0, 1, 2):
-            with self.subTest(rank=rank):
-                process, ids = self.running(f"kill{rank}")
-                os.kill(ids[rank], signal.SIGKILL)
-                self.expect(process, rf"rank {rank}\b.*(Killed|SIGKILL)", None)
-                self.assert_no_rank_left(f"kill{rank}")
-
     @unittest.skipIf(ON_GPUS, "NVIDIA's NCCL has no NCCL_DIE_AT")
     def test_a_rank_dies_in_any_collective(self):
         """With TEON_KILLS, tries every collective of a step and an evaluation."""

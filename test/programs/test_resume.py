@@ -376,7 +376,9 @@ class ResumeTest(RunCase):
         result = self.train("run", "--checkpoint-end", "off", "--checkpoint-every", 16)
         self.assertEqual(self.checkpoints("run"), ["step_00000016", "step_00000032"])
         self.assertIn("none at the end, every 16 steps", result.stdout)
-        self.train("stopped", "--checkpoint-end", "off", "--time-limit", "5s", steps=10**6)
+        # Long enough for the first step on a busy machine: a run without a step has nothing to save.
+        result = self.train("stopped", "--checkpoint-end", "off", "--time-limit", "5s", steps=10**6)
+        self.assertIn("stopped by time limit 5s", result.stdout)
         self.assertEqual(len(self.checkpoints("stopped")), 1)
 
     def test_killed_at_any_moment(self):
@@ -517,12 +519,6 @@ class ResumeTest(RunCase):
         self.assertEqual(testing.of_program(process.stderr.read()), "standard output cannot be written (Broken pipe); "
                          "the run goes on and is in its metrics.jsonl\n")
         self.assert_same_run("whole", "run", MANY)
-
-    def test_a_time_limit_saves_and_exits_with_success(self):
-        # Long enough for the first step on a busy machine: a run without a step has nothing to save.
-        result = self.train("run", "--time-limit", "5s", steps=10**6)
-        self.assertIn("stopped by time limit 5s", result.stdout)
-        self.assertEqual(len(self.checkpoints("run")), 1)
 
     def test_options_that_must_not_change(self):
         self.train("run", "--dtype", "float")
@@ -736,7 +732,9 @@ class ResumeTest(RunCase):
         process.communicate()
         self.train("live", steps=20)  # killed before its first checkpoint, so it starts again
         self.assertEqual([m["step"] for m in self.metrics("live", "step")], list(range(1, 21)))
+        before = (self.folder / "live" / "metrics.jsonl").read_bytes()
         self.assertIn("already holds a run", self.refused("live"))
+        self.assertEqual((self.folder / "live" / "metrics.jsonl").read_bytes(), before)
         write_shard(self.data / "t_val_000000.bin", [99] * 200)  # outside the vocabulary: found while reading
         self.train("failed", expect=1)
         self.assertFalse((self.folder / "failed").exists())

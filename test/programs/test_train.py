@@ -167,12 +167,6 @@ class TrainTest(RunCase):
             self.assertTrue(error.startswith("train_gpt2: error: "), error)
             self.assertIn(words, error)
 
-    def test_a_folder_with_a_run_is_not_overwritten(self):
-        self.train("run")
-        before = (self.folder / "run" / "metrics.jsonl").read_bytes()
-        self.assertIn("already holds a run", self.refused("run"))
-        self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
-
     def test_a_folder_that_is_no_run_is_not_written_to(self):
         corpus = self.folder / "corpus"
         corpus.mkdir()
