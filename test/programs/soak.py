@@ -26,7 +26,7 @@ import unittest
 TEST = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TEST / "support"), str(TEST / "scripts")]
 import test_failures
-import test_ranks
+import test_rank_failures
 import test_resume
 import test_signals
 import test_startup
@@ -73,7 +73,7 @@ def kills(_):
 @part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.2)
 def kills_of_ranks(_):
     for seed in range(10**9):
-        case = prepared(test_ranks.Failures, "kill_and_resume")
+        case = prepared(test_rank_failures.Failures, "kill_and_resume")
         which = ((2,), (4, "gradients"), (4, "all"))[seed % 3]
         yield 3, outcome(case.kill_and_resume, 3, seed, *which), None
         case.doCleanups()

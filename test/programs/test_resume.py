@@ -69,9 +69,7 @@ class ResumeTest(RunCase):
     def resume(self, step, *flags, of="whole", out="cut", **how):
         """Resumes a copy of a run as it was after this step, with the same result."""
         shutil.copytree(self.folder / of, self.folder / out)
-        for name in self.checkpoints(out):
-            if int(name[5:]) > step:
-                shutil.rmtree(self.folder / out / name)
+        self.cut(out, step)
         self.train(out, *flags, "--resume", **how)
         self.assert_same_run(of, out, how.get("steps", self.STEPS))
 
@@ -149,8 +147,7 @@ class ResumeTest(RunCase):
         whole = self.metrics("new", "step")
 
         def cut(run, in_turn):
-            for step in (20, 30, 40):
-                shutil.rmtree(self.checkpoint(run, step))
+            self.cut(run, 10)
             state = read_json(self.checkpoint(run, 10) / "trainer.json")
             self.assertIs(state["run"]["data"].pop("mixture_in_turn"), True)
             if in_turn:
@@ -169,8 +166,7 @@ class ResumeTest(RunCase):
         older = [m["loss"] for m in self.metrics("new", "step")]
         self.assertEqual(older[:10], [m["loss"] for m in whole[:10]])
         self.assertNotEqual(older[10:], [m["loss"] for m in whole[10:]])
-        for step in (30, 40):
-            shutil.rmtree(self.checkpoint("new", step))
+        self.cut("new", 20)
         self.assertIn(note, " ".join(self.train("new", *flags, "--resume", **how).stdout.split()))  # later ones, too
         self.assertEqual([m["loss"] for m in self.metrics("new", "step")], older)
 
@@ -180,8 +176,7 @@ class ResumeTest(RunCase):
         was = "f16" if BUILD.name.startswith("cuda") else "float"
         self.train("whole", *flags, "--ns-dtype", was)
         self.train("run", *flags, "--ns-dtype", was)
-        for step in (20, 30, 40):
-            shutil.rmtree(self.checkpoint("run", step))
+        self.cut("run", 10)
         state = read_json(self.checkpoint("run", 10) / "trainer.json")
         self.assertEqual(state["run"]["options"].pop("ns-dtype"), was)
         write_as_if_saved(self.checkpoint("run", 10), "trainer.json", json.dumps(state).encode())
@@ -225,8 +220,7 @@ class ResumeTest(RunCase):
         flags = ["--optimizer", "muon", "--checkpoint-every", 10, "--diagnose-every", 10, "--eval-every", 20]
         self.train("whole", *flags)
         shutil.copytree(self.folder / "whole", self.folder / "cut")
-        for step in (30, 40):
-            shutil.rmtree(self.checkpoint("cut", step))
+        self.cut("cut", 20)
         log = self.folder / "cut" / "metrics.jsonl"
         lines = log.read_text().splitlines(keepends=True)
         last = next(i for i, line in enumerate(lines) if '"kind":"step"' in line and '"step":20,' in line)
@@ -318,8 +312,7 @@ class ResumeTest(RunCase):
         flags = [*self.OVERFITS, "--keep-best", "--checkpoint-every", 5]
         self.train("a", *flags)
         step, _ = self.lowest("a")
-        for other in range(step + 5, 41, 5):  # killed after the best evaluation
-            shutil.rmtree(self.checkpoint("a", other))
+        self.cut("a", step)  # killed after the best evaluation
         (self.folder / "a" / "best").unlink()
         self.train("a", *flags, "--resume")
         self.assertEqual(self.best("a"), f"step_{step:08}")
@@ -776,8 +769,7 @@ class ResumeTest(RunCase):
             self.train(decayed, *flags, steps=40)
             shutil.copytree(self.folder / decayed, self.folder / held)
             self.assertIn("only before the decay", self.refused(decayed, *flags, "--resume", steps=80))
-            for step in (30, 40):
-                shutil.rmtree(self.checkpoint(held, step))
+            self.cut(held, 20)
             result = self.train(held, *flags, "--resume", steps=80)
             self.assertIn("the decay begins after step 40 instead of 20", result.stdout)
             rates = [m["lr"] for m in self.metrics(held, "step")]
