@@ -45,7 +45,7 @@ from experiments.cells import (
     write_record,
 )
 from live import Live, duration, progress_bar
-from run_folder import BadRun, Metrics, read_config
+from run_folder import BadRun, open_run
 from startup import complain, printable
 
 from experiments import EXIT_STATUS, Fault, processes, read_toml
@@ -67,27 +67,26 @@ def parse_grid(items):
     return grid
 
 
-def is_list_of(*types):
-    return lambda value: isinstance(value, list) and bool(value) and all(type(item) in types for item in value)
+def has_shape(value, shape):
+    """Returns whether a value has the type `shape`, one of several shapes (a tuple), or is a list of one or more values
+    of a shape, or a table whose values have one."""
+    if isinstance(shape, tuple):
+        return any(has_shape(value, choice) for choice in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and bool(value) and all(has_shape(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(has_shape(item, shape["flag"]) for item in value.values())
+    return type(value) is shape
 
 
-def is_setting(value):
-    """Returns whether this can be one value of a flag."""
-    return type(value) in (str, int, float, bool) or is_list_of(str, int, float)(value)
-
-
-def is_table_of(accepts):
-    return lambda value: isinstance(value, dict) and all(accepts(item) for item in value.values())
-
-
-PLAN = {  # key: description, check
-    "out": ("a folder's name", lambda value: type(value) is str),
-    "seeds": ("a list of whole numbers", is_list_of(int)),
-    "command": ("a text or a list of words", lambda value: type(value) is str or is_list_of(str, int, float)(value)),
-    "grid": ("a table of flags, each with a value or a list of values",
-             is_table_of(lambda v: is_setting(v) or isinstance(v, list) and bool(v) and all(map(is_setting, v)))),
-    "cells": ("tables [[cells]] of flags, each with its value",
-              lambda value: isinstance(value, list) and all(map(is_table_of(is_setting), value))),
+WORD = (str, int, float)
+SETTING = (*WORD, bool, [WORD])  # one value of a flag
+PLAN = {  # key: description, shape
+    "out": ("a folder's name", str),
+    "seeds": ("a list of whole numbers", [int]),
+    "command": ("a text or a list of words", (str, [WORD])),
+    "grid": ("a table of flags, each with a value or a list of values", {"flag": (*SETTING, [SETTING])}),
+    "cells": ("tables [[cells]] of flags, each with its value", [{"flag": SETTING}]),
 }
 
 
@@ -96,9 +95,9 @@ def read_plan(path):
     for key, value in plan.items():
         if key not in PLAN:
             raise Fault(f"{path}: {key}: unknown key; the keys are {', '.join(PLAN)}")
-        what, accepts = PLAN[key]
-        if not accepts(value):
-            raise Fault(f"{path}: {key} must be {what}")
+        description, shape = PLAN[key]
+        if not has_shape(value, shape):
+            raise Fault(f"{path}: {key} must be {description}")
     return plan
 
 
@@ -128,14 +127,14 @@ class Sweep:
 
     def check(self, cells):
         """Refuses cells that share a folder, and cells that ran with other flags."""
-        twice = [folder for folder, n in collections.Counter(map(self.folder, cells)).items() if n > 1]
-        if twice:
-            raise Fault(f"{twice[0]}: the folder of more than one cell; give each value, seed and cell once")
-        for cell in cells:
-            change = stale(self.folder(cell), record_of(self.command, cell))
-            if change:
-                raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); use the same flags, remove the "
-                            f"folder or choose another --out")
+        folders = collections.Counter(map(self.folder, cells))
+        for folder, count in folders.items():
+            if count > 1:
+                raise Fault(f"{folder}: the folder of more than one cell; give each value, seed and cell once")
+        for folder, cell in zip(folders, cells):
+            if change := stale(folder, record_of(self.command, cell)):
+                raise Fault(f"{folder} is a run with other flags ({change}); use the same flags, remove the folder or "
+                            f"choose another --out")
 
     def run(self, cells):
         """Runs the cells that are not finished."""
@@ -147,36 +146,20 @@ class Sweep:
         for cell, state in zip(cells, states):
             if state != "to run":
                 self.say(cell, state)
-        wrong = []
-
-        def ended(program, status, errors):
-            cell = program.key
-            self.live.clear()
-            print(errors, end="", file=sys.stderr)
-            loss, seconds = loss_of(self.folder(cell)), time.monotonic() - program.began
-            if loss == math.inf or status == 0 and loss is not None:
-                self.took.append(seconds)
-                self.finished += 1
-                self.say(cell, f"diverged after {duration(seconds)}" if loss == math.inf else
-                         f"done in {duration(seconds)}, validation loss {loss:.4f}")
-            elif status == 0 or status in processes.INTERRUPTED:
-                self.say(cell, "stopped before its end; run the same command to continue")
-            else:
-                self.say(cell, f"failed (exit status {status})")
-                self.failed[self.folder(cell)] = status
-                if status == 2:
-                    wrong.append(self.folder(cell))
-            return not wrong
-
         try:
-            processes.run_all(self.commands(), self.jobs, ended, self.show, self.environments)
+            for program, status, errors in processes.run_all(self.commands(), self.jobs, self.show, self.environments):
+                self.live.clear()
+                print(errors, end="", file=sys.stderr)
+                self.say(program.key, self.outcome(program, status))
         finally:
             self.live.clear()
-        if wrong:
-            raise Fault(f"{wrong[0]}: the flags are wrong (exit status 2); nothing else was started")
+        for folder, status in self.failed.items():
+            if status == 2:
+                raise Fault(f"{folder}: the flags are wrong (exit status 2); nothing else was started")
 
     def commands(self):
-        while self.waiting:
+        """Yields the waiting cells and their commands, until the flags of one are wrong."""
+        while self.waiting and 2 not in self.failed.values():
             cell = self.waiting.pop(0)
             folder = self.folder(cell)
             if is_finished(folder):  # another sweep has finished it in the meantime
@@ -190,6 +173,20 @@ class Sweep:
             self.say(cell, f"runs\n$ {shlex.join(words)}")
             yield cell, words
 
+    def outcome(self, program, status):
+        """Counts a program that has ended, and describes how."""
+        folder, seconds = self.folder(program.key), time.monotonic() - program.began
+        loss = loss_of(folder)
+        if loss == math.inf or status == 0 and loss is not None:
+            self.took.append(seconds)
+            self.finished += 1
+            return (f"diverged after {duration(seconds)}" if loss == math.inf else
+                    f"done in {duration(seconds)}, validation loss {loss:.4f}")
+        if status == 0 or status in processes.INTERRUPTED:
+            return "stopped before its end; run the same command to continue"
+        self.failed[folder] = status
+        return f"failed (exit status {status})"
+
     def say(self, cell, text):
         self.live.clear()
         print(f"[{self.cells.index(cell) + 1}/{len(self.cells)}] {name_of(cell)}: {text}", flush=True)
@@ -198,7 +195,7 @@ class Sweep:
         """Shows a line for each running cell and one for the sweep."""
         if not self.live.on:
             return
-        lines, left, width = [], [], max(len(name_of(p.key)) for p in running) if running else 0
+        lines, left, width = [], [], max((len(name_of(p.key)) for p in running), default=0)
         for program in running:
             step, total, loss, seconds = self.progress(self.folder(program.key))
             lines.append(f"{name_of(program.key):{width}}  {step}/{total} {progress_bar(step / max(1, total), 20)} "
@@ -220,42 +217,32 @@ class Sweep:
         """Returns (step, steps, loss, seconds left or None) of a run."""
         try:
             if folder not in self.metrics:
-                self.metrics[folder] = read_config(folder), Metrics(folder)
+                self.metrics[folder] = open_run(folder)
             config, metrics = self.metrics[folder]
             metrics.update()
-            steps = metrics.of_kind("step")
         except BadRun:
             return 0, 0, math.nan, None  # not begun
-        total = config["run"]["steps"]
-        times = [m["ms"] for m in steps[-50:] if m["ms"] is not None]
+        steps, total = metrics.of_kind("step"), config["run"]["steps"]
+        times = [ms for ms in steps.column("ms")[-50:] if math.isfinite(ms)]
         if not times:
             return 0, total, math.nan, None
-        last = steps[-1]
-        loss = math.nan if last["loss"] is None else last["loss"]
-        return last["step"], total, loss, max(0, total - last["step"]) * statistics.median(times) / 1000
-
-    def combinations(self):
-        """Returns [(flags without rate and seed, {rate: mean loss over seeds or None})] of the cells with a rate."""
-        found = []
-        for cell in self.cells:
-            flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
-            if RATE not in cell:
-                continue
-            if flags not in [f for f, _ in found]:
-                found.append((flags, {}))
-            rates = next(rates for f, rates in found if f == flags)
-            rates.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
-        return [(flags, {rate: None if None in losses else statistics.fmean(losses) for rate, losses in rates.items()})
-                for flags, rates in found]
+        step = steps.column("step")[-1]
+        return step, total, steps.column("loss")[-1], max(0, total - step) * statistics.median(times) / 1000
 
     def extension(self, seeds):
         """Returns, for all grids whose best rate is the lowest or highest, the cells of their next rates, and a line
         about each grid."""
+        grids = {}  # (flags without rate and seed, {rate: losses of its seeds}) by these flags
+        for cell in self.cells:
+            if RATE in cell:
+                flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
+                losses = grids.setdefault(frozenset(flags.items()), (flags, {}))[1]
+                losses.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
         cells, lines = [], []
-        for flags, losses in self.combinations():
-            rate = next_rate(losses)
-            if rate is not None:
-                lines.append(f"{name_of(flags) or 'the grid'}: the best rate, {min(losses, key=losses.get):g}, is an "
+        for flags, losses in grids.values():
+            means = {rate: None if None in seen else statistics.fmean(seen) for rate, seen in losses.items()}
+            if (rate := next_rate(means)) is not None:
+                lines.append(f"{name_of(flags) or 'the grid'}: the best rate, {min(means, key=means.get):g}, is an "
                              f"end of the grid; {rate:g} follows")
                 cells += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
         return cells, lines

@@ -109,14 +109,9 @@ def words_of(command, cell, folder):
 
 def run_cell(command, cell, folder):
     """Runs one cell and returns its exit status. A Ctrl-C lets it save and then raises KeyboardInterrupt."""
-    status = []
-
-    def ended(_, code, errors):
-        print(errors, end="", file=sys.stderr)
-        status.append(code)
-
-    processes.run_all([(folder, words_of(command, cell, folder))], 1, ended)
-    return status[0]
+    ((_, status, errors),) = processes.run_all([(folder, words_of(command, cell, folder))])
+    print(errors, end="", file=sys.stderr)
+    return status
 
 
 def flags_of(words):
