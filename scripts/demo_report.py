@@ -75,7 +75,7 @@ def baselines(train, val, vocabulary):
 def measures(folder):
     """Returns the baselines of the folder's validation tokens, and bits per byte of one nat per token."""
     path = os.path.join(folder, "manifest.json")
-    manifest = read_object(path, [("vocab_size", int), ("shards", list)])
+    manifest = read_object(path, {"vocab_size": int, "shards": list})
     try:
         train, val = (tokens_of(folder, manifest, split) for split in ("train", "val"))
         sizes = sizes_of_tokens(folder)

@@ -45,7 +45,7 @@ def loss_of(folder):
     except BadRun:
         return None  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        return runs.checked(folder, *opened).evals[-1]["val_loss"]
+        return runs.checked(folder, *opened).loss
     except Unfinished:
         return None
     except runs.Diverged:
@@ -163,7 +163,7 @@ def stale(folder, now):
     except BadRun:
         return ""  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        record = read_object(folder + ".json", [("flags", dict)], [("program", str), ("config", str)])
+        record = read_object(folder + ".json", {"flags": dict, "program?": str, "config?": str})
     except BadRun:
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]
