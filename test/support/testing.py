@@ -262,7 +262,7 @@ RUN_STEPS = 20  # steps of the runs of write_run()
 def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
               **options):
     """Writes a finished run for scripts to read. `config` and `evals`: additions to config.json and to evaluations."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     data = data or {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
                     "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
     options = {"optimizer": optimizer, "lr": 0.01, **options}
@@ -283,3 +283,12 @@ def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), da
                           "norm_ratio": 1.2})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def end_by_skipped_updates(run):
+    """Ends a run of write_run() after its second step, as the engine does because of --max-skipped 2."""
+    log, config = run / "metrics.jsonl", read_json(run / "config.json")
+    change_json(run / "config.json", options=config["options"] | {"max-skipped": 2})
+    event = {"kind": "event", "event": "update_skipped", "reason": "-"}
+    log.write_text("".join([*log.read_text().splitlines(keepends=True)[:2],
+                            *(json.dumps(event | {"step": step}) + "\n" for step in (1, 2))]))
