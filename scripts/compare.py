@@ -135,7 +135,7 @@ def draw(groups, methods, out, bits):
     return [name for name, is_drawn in drawn.items() if is_drawn]
 
 
-def main():
+def main(words=None):
     parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
     parser.add_argument("--baseline", metavar="ROW",
@@ -144,7 +144,7 @@ def main():
     parser.add_argument("--target", type=decimal(),
                         help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", help="folder for compare.md and the plots (default: compare/ beside the runs)")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     runs, faults = read_runs(args.runs)
     for fault in faults:
         print(printable(f"compare.py: left out: {fault}"), file=sys.stderr)

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 
+import compare
 from arguments import Parser, whole
 from experiments.cells import (
     NUMBER,
@@ -50,7 +51,6 @@ from startup import complain, printable
 
 from experiments import EXIT_STATUS, Fault, processes, read_toml
 
-COMPARE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare.py")
 RATE = "lr"  # the flag whose grid --extend-grid extends
 OWN = {"seed": "--seeds", "out": "--out"}  # flags that the sweep gives to every cell, and the options that set them
 
@@ -350,8 +350,7 @@ def main():
         failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
         complain(f"failed: {failed}")
     baseline = [] if args.baseline is None else ["--baseline", args.baseline]
-    status = subprocess.run([sys.executable, COMPARE, *map(sweep.folder, sweep.cells), *baseline, "--out",
-                             os.path.join(out, "compare")]).returncode
+    status = compare.main([*map(sweep.folder, sweep.cells), *baseline, "--out", os.path.join(out, "compare")])
     return 1 if sweep.failed else status
 
 

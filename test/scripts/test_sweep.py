@@ -49,9 +49,11 @@ class SweepTest(Case):
         (self.folder / "fake.py").write_text(FAKE_TRAINER)
         self.cells = self.folder / "runs/sweep"
 
-    def command(self, *arguments, flags=(), command=True):
-        tail = ["--", sys.executable, self.folder / "fake.py", *flags] if command else []
-        return [sys.executable, SCRIPTS / "sweep.py", *arguments, *tail]
+    def words(self, *arguments, flags=(), command=True):
+        return [*arguments, *(["--", sys.executable, self.folder / "fake.py", *flags] if command else [])]
+
+    def command(self, *arguments):
+        return [sys.executable, SCRIPTS / "sweep.py", *self.words(*arguments)]
 
     def environment(self, **values):
         stub = self.folder / "stub"  # without plots, which are slow
@@ -63,12 +65,15 @@ class SweepTest(Case):
         return cleared | {"PYTHONPATH": str(stub), "PATH": f"{stub}:{os.environ['PATH']}", **values}
 
     def sweep(self, *arguments, flags=(), command=True, expect=0, **environment):
-        return self.call(*self.command(*arguments, flags=flags, command=command), expect=expect,
-                         env=self.environment(**environment))
+        with mock.patch.dict(os.environ, self.environment(**environment), clear=True), \
+                mock.patch.dict(sys.modules, matplotlib=None):
+            return self.run_here("sweep.py", *self.words(*arguments, flags=flags, command=command), expect=expect)
 
-    def refused(self, *arguments, flags=(), command=True):
+    def refused(self, *arguments, **how):
         """Returns the one line with which a sweep is refused."""
-        return self.error_of(*self.command(*arguments, flags=flags, command=command), env=self.environment())
+        error = self.sweep(*arguments, expect=2, **how).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        return error
 
     def wait_for(self, what):
         """Waits until the condition holds; without a limit, because the test runner has one."""

@@ -3,18 +3,22 @@
 scripts/run_tests.py puts this folder on Python's path:  import testing
 """
 
+import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
@@ -114,6 +118,23 @@ class Case(unittest.TestCase):
 
     def run_script(self, name, *words, **how):
         return self.call(sys.executable, SCRIPTS / name, *words, **how)
+
+    def run_here(self, name, *words, expect=0):
+        """Runs a script in this process, twenty times as fast as in its own."""
+        output, errors, status = io.StringIO(), io.StringIO(), 0
+        command = [str(SCRIPTS / name), *map(str, words)]
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(output), \
+                contextlib.redirect_stderr(errors):
+            try:
+                runpy.run_path(command[0], run_name="__main__")
+            except SystemExit as end:
+                status = end.code or 0
+        done = subprocess.CompletedProcess(command, status, output.getvalue(), errors.getvalue())
+        if expect is not None:
+            self.assertEqual(status, expect, done.stdout[-4000:] + done.stderr[-4000:])
+        return done
 
     def error_of(self, *command, expect=2, **how):
         """Returns the one line on standard error with which a program refuses to run."""
