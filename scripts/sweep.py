@@ -18,40 +18,20 @@ if __name__ == "__main__":
     startup.begin()
     import use_venv  # noqa: F401
 
-import collections
 import itertools
-import math
 import os
 import re
 import shlex
-import statistics
-import subprocess
 import sys
-import time
 
 import compare
 from arguments import Parser, whole
-from experiments.cells import (
-    NUMBER,
-    as_flag_value,
-    folder_of,
-    is_finished,
-    loss_of,
-    name_of,
-    next_rate,
-    record_of,
-    stale,
-    state_of,
-    words_of,
-    write_record,
-)
-from live import Live, duration, progress_bar
-from run_folder import BadRun, open_run
-from startup import complain, printable
+from experiments.cells import NUMBER, as_flag_value, name_of, state_of
+from experiments.grid import RATE, Grid
+from startup import complain
 
-from experiments import EXIT_STATUS, Fault, processes, read_toml
+from experiments import EXIT_STATUS, Fault, read_toml
 
-RATE = "lr"  # the flag whose grid --extend-grid extends
 OWN = {"seed": "--seeds", "out": "--out"}  # flags that the sweep gives to every cell, and the options that set them
 
 
@@ -110,165 +90,6 @@ def cells_of(grid, cells, seeds):
                     for values in itertools.product(*grid.values())] if grid or not cells else []
     combinations += cells
     return [{k: as_flag_value(v) for k, v in c.items()} | {"seed": str(seed)} for c in combinations for seed in seeds]
-
-
-class Sweep:
-    """The cells of a sweep; `jobs` of them run at a time."""
-
-    def __init__(self, command, out, jobs):
-        self.command, self.out, self.jobs = command, out, jobs
-        self.cells, self.failed, self.took, self.live = [], {}, [], Live()  # failed: exit status by folder
-        self.finished = 0  # cells
-        self.metrics = {}  # of running cells, by folder
-        self.environments = environments(jobs) if jobs > 1 else [{}]
-
-    def folder(self, cell):
-        return folder_of(self.out, cell)
-
-    def check(self, cells):
-        """Refuses cells that share a folder, and cells that ran with other flags."""
-        folders = collections.Counter(map(self.folder, cells))
-        for folder, count in folders.items():
-            if count > 1:
-                raise Fault(f"{folder}: the folder of more than one cell; give each value, seed and cell once")
-        for folder, cell in zip(folders, cells):
-            if change := stale(folder, record_of(self.command, cell)):
-                raise Fault(f"{folder} is a run with other flags ({change}); use the same flags, remove the folder or "
-                            f"choose another --out")
-
-    def run(self, cells):
-        """Runs the cells that are not finished."""
-        self.check(cells)
-        self.cells += cells
-        states = [state_of(self.folder(cell)) for cell in cells]
-        self.waiting = [cell for cell, state in zip(cells, states) if state == "to run"]
-        self.finished += len(cells) - len(self.waiting)
-        for cell, state in zip(cells, states):
-            if state != "to run":
-                self.say(cell, state)
-        try:
-            for program, status, errors in processes.run_all(self.commands(), self.jobs, self.show, self.environments):
-                self.live.clear()
-                print(errors, end="", file=sys.stderr)
-                self.say(program.key, self.outcome(program, status))
-        finally:
-            self.live.clear()
-        for folder, status in self.failed.items():
-            if status == 2:
-                raise Fault(f"{folder}: the flags are wrong (exit status 2); nothing else was started")
-
-    def commands(self):
-        """Yields the waiting cells and their commands, until the flags of one are wrong."""
-        while self.waiting and 2 not in self.failed.values():
-            cell = self.waiting.pop(0)
-            folder = self.folder(cell)
-            if is_finished(folder):  # another sweep has finished it in the meantime
-                self.finished += 1
-                self.say(cell, state_of(folder))
-                continue
-            words = words_of(self.command, cell, folder)
-            os.makedirs(self.out, exist_ok=True)
-            if not os.path.exists(folder):
-                write_record(folder, record_of(self.command, cell))
-            self.say(cell, f"runs\n$ {shlex.join(words)}")
-            yield cell, words
-
-    def outcome(self, program, status):
-        """Counts a program that has ended, and describes how."""
-        folder, seconds = self.folder(program.key), time.monotonic() - program.began
-        loss = loss_of(folder)
-        if loss == math.inf or status == 0 and loss is not None:
-            self.took.append(seconds)
-            self.finished += 1
-            return (f"diverged after {duration(seconds)}" if loss == math.inf else
-                    f"done in {duration(seconds)}, validation loss {loss:.4f}")
-        if status == 0 or status in processes.INTERRUPTED:
-            return "stopped before its end; run the same command to continue"
-        self.failed[folder] = status
-        return f"failed (exit status {status})"
-
-    def say(self, cell, text):
-        self.live.clear()
-        print(f"[{self.cells.index(cell) + 1}/{len(self.cells)}] {name_of(cell)}: {text}", flush=True)
-
-    def show(self, running):
-        """Shows a line for each running cell and one for the sweep."""
-        if not self.live.on:
-            return
-        lines, left, width = [], [], max((len(name_of(p.key)) for p in running), default=0)
-        for program in running:
-            step, total, loss, seconds = self.progress(self.folder(program.key))
-            lines.append(f"{name_of(program.key):{width}}  {step}/{total} {progress_bar(step / max(1, total), 20)} "
-                         + (f"loss {loss:.4f}, {duration(seconds)} left" if seconds is not None else "starting"))
-            left.append(seconds)
-        lines.append(f"{self.finished} of {len(self.cells)} cells finished, {len(running)} running"
-                     + self.time_left(running, left))
-        self.live.draw(list(map(printable, lines)))
-
-    def time_left(self, running, left):
-        """Returns the sweep's remaining time as ", 3m20s left", from the finished and the running cells' times."""
-        if None in left or not left:
-            return ""
-        now = time.monotonic()
-        whole = statistics.mean([*self.took, *(now - p.began + s for p, s in zip(running, left))])
-        return f", {duration((sum(left) + len(self.waiting) * whole) / self.jobs)} left"
-
-    def progress(self, folder):
-        """Returns (step, steps, loss, seconds left or None) of a run."""
-        try:
-            if folder not in self.metrics:
-                self.metrics[folder] = open_run(folder)
-            config, metrics = self.metrics[folder]
-            metrics.update()
-        except BadRun:
-            return 0, 0, math.nan, None  # not begun
-        steps, total = metrics.of_kind("step"), config["run"]["steps"]
-        times = [ms for ms in steps.column("ms")[-50:] if math.isfinite(ms)]
-        if not times:
-            return 0, total, math.nan, None
-        step = steps.column("step")[-1]
-        return step, total, steps.column("loss")[-1], max(0, total - step) * statistics.median(times) / 1000
-
-    def extension(self, seeds):
-        """Returns, for all grids whose best rate is the lowest or highest, the cells of their next rates, and a line
-        about each grid."""
-        grids = {}  # (flags without rate and seed, {rate: losses of its seeds}) by these flags
-        for cell in self.cells:
-            if RATE in cell:
-                flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
-                losses = grids.setdefault(frozenset(flags.items()), (flags, {}))[1]
-                losses.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
-        cells, lines = [], []
-        for flags, losses in grids.values():
-            means = {rate: None if None in seen else statistics.fmean(seen) for rate, seen in losses.items()}
-            if (rate := next_rate(means)) is not None:
-                lines.append(f"{name_of(flags) or 'the grid'}: the best rate, {min(means, key=means.get):g}, is an "
-                             f"end of the grid; {rate:g} follows")
-                cells += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
-        return cells, lines
-
-
-def environments(jobs):
-    """Returns the environment of each of `jobs` parallel cells: a GPU, or a share of the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
-    found = gpus()
-    if found and jobs > len(found):
-        raise Fault(f"--jobs {jobs}: this machine has {len(found)} GPUs and each runs one cell; to run on CPUs, set "
-                    f"CUDA_VISIBLE_DEVICES=")
-    return [threads | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in found[:jobs]] or [threads]
-
-
-def gpus():
-    """Returns the GPUs that a program can use, by their names in CUDA_VISIBLE_DEVICES."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    except OSError:
-        return []
-    return [str(i) for i in range(len(re.findall(r"^GPU \d", listed, re.MULTILINE)))]
 
 
 TAKES_VALUE = {"--grid", "--seeds", "--out", "--jobs", "--baseline"}
@@ -331,7 +152,7 @@ def main():
     cells = cells_of(grid, plan.get("cells", []), seeds)
     if any(not NUMBER.fullmatch(cell.get(RATE, "0")) for cell in cells):
         raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
-    sweep = Sweep(command, out, args.jobs)
+    sweep = Grid(command, out, args.jobs)
     if args.dry_run:
         sweep.check(cells)
         for number, cell in enumerate(cells, 1):

@@ -14,11 +14,10 @@ import time
 from unittest import mock
 
 import live
-import sweep
 import testing
 from testing import RUN_STEPS, SCRIPTS, Case, change_json, read_json, temporary_folder, write_run
 
-from experiments import cells
+from experiments import cells, grid
 
 # Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it; LOSS is the final
 # loss.
@@ -263,7 +262,7 @@ while len(list(out.parent.glob("*/started"))) < int(os.environ["JOBS"]): time.sl
         self.assertIn("--jobs 3: this machine has 2 GPUs", result.stderr)
         with mock.patch.dict(os.environ, clear=True), mock.patch("subprocess.run") as smi:
             smi.return_value.stdout = "GPU 0: NVIDIA H100 (UUID: x)\nGPU 1: NVIDIA H100 (UUID: y)\n"
-            self.assertEqual(sweep.gpus(), ["0", "1"])
+            self.assertEqual(grid.gpus(), ["0", "1"])
 
     def test_a_terminal_shows_a_line_for_each_running_cell_and_one_for_the_sweep(self):
         ours, theirs = pty.openpty()
@@ -290,7 +289,7 @@ while len(list(out.parent.glob("*/started"))) < int(os.environ["JOBS"]): time.sl
             self.assertEqual(live.terminal_size(), (80, 24))
 
     def test_time_left(self):
-        whole, folder = sweep.Sweep([], str(self.cells), 2), write_run(self.cells / "cell")
+        whole, folder = grid.Grid([], str(self.cells), 2), write_run(self.cells / "cell")
         change_json(folder / "config.json", run={"steps": RUN_STEPS + 900})
         step, total, loss, seconds = whole.progress(str(folder))
         self.assertEqual((step, total, loss), (RUN_STEPS, RUN_STEPS + 900, 3.0))
