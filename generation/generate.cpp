@@ -6,12 +6,14 @@
 #include <chrono>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/standard_streams.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
+#include "files/json.h"
 #include "generation/published_model.h"
+#include "generation/sampling.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "options/command_line.h"

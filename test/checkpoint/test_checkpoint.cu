@@ -18,11 +18,11 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "files/json.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "test/support/compare.h"
+#include "test/support/json.h"
 #include "test/support/skip.h"
 #include "test/support/temp_dir.h"
 
@@ -104,7 +104,7 @@ struct Trained {
     CheckpointPlan plan(const std::string& folder) const {
         CheckpointPlan p;
         p.run_folder = folder;
-        p.config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10).dump(2) + "\n";
+        p.config = json_text(hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10)) + "\n";
         p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
         return p;
     }
@@ -131,7 +131,7 @@ struct Trained {
         s.control.skipped_in_row = 1;
         s.control.loss_stats = {0.1f, 1e-30f, 17};
         s.control.grad_norm_stats = {1e30f, 0.3f, 128};
-        *s.run = {{"options", {{"lr", 0.1f}}}};
+        s.run = {{"options", {{"lr", 0.1f}}}};
         s.log = {1000 * step, 0xfedcba9876543210};
         return s;
     }
@@ -885,13 +885,15 @@ TEST_CASE(
 TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {
     const nlohmann::json change = {{"step", 2}, {"event", "length_changed"}, {"reason", "x"}};
     TrainingState state = Trained::state(7);
-    *state.run = {{"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
-                  {"model", {{"layers", 2}}}, {"ranks", 1},
-                  {"micro_batch", 2},         {"steps", 9},
-                  {"warmup_steps", 1},        {"init_from", ""},
-                  {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
-    const nlohmann::json good = to_json(state).flatten();
-    REQUIRE(to_json(training_state(good.unflatten(), "x")) == to_json(state));
+    const nlohmann::json run = {
+        {"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
+        {"model", {{"layers", 2}}}, {"ranks", 1},
+        {"micro_batch", 2},         {"steps", 9},
+        {"warmup_steps", 1},        {"init_from", ""},
+        {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
+    state.run = our_json(run);
+    const nlohmann::json good = library_json(to_json(state)).flatten();
+    REQUIRE(to_json(training_state(our_json(good.unflatten()), "x")) == to_json(state));
     const std::set<std::string> free = {"/run/model/layers", "/run/data/train/0/file",
                                         "/run/data/val/0/file"};  // only compared
     for (const auto& [key, value] : good.items()) {
@@ -902,11 +904,12 @@ TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and 
             if (wrong.type() == value.type() || (wrong.is_number() && key.find("/guard/") == 0) ||
                 (wrong == -7 && key == "/run/changes/0/step"))
                 continue;
-            nlohmann::json damaged = to_json(state);
+            nlohmann::json damaged = library_json(to_json(state));
             damaged[nlohmann::json::json_pointer(key)] = wrong;
             if (wrong.is_null() && key == "/log") continue;
             INFO(key << " = " << wrong.dump());
-            const std::string why = error_of([&] { training_state(damaged, "run/step_00000007/trainer.json"); });
+            const std::string why =
+                error_of([&] { training_state(our_json(damaged), "run/step_00000007/trainer.json"); });
             REQUIRE(why.find("run/step_00000007/trainer.json") == 0);
         }
     }
@@ -917,9 +920,9 @@ TEST_CASE("checkpoint/checkpoint: the step in trainer.json must be the folder's"
     Trained trained(1);
     REQUIRE(trained.save(folder.path(), 7, system_files()).fault == "");
     const std::string path = folder / "step_00000007/trainer.json";
-    nlohmann::json j = read_json(path);
+    Json j = read_json(path);
     j["step"] = 6;
-    write_file_atomically(path, j.dump());
+    write_file_atomically(path, json_text(j));
     REQUIRE(error_of([&] { read_training_state(folder / "step_00000007"); }) ==
             path + ": of step 6, not of this folder's");
 }
