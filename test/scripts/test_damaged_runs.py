@@ -13,7 +13,7 @@ from unittest import mock
 
 import live
 import run_folder
-from testing import Case, change_json, needs, write_run, write_shard, write_tensors, write_tokenizer
+from testing import Case, change_json, needs, write_run, write_shard, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
@@ -171,11 +171,10 @@ class DamagedTest(Case):
     def corpus(self):
         """Makes a folder of shards for demo_report.py."""
         folder = self.folder / "corpus"
-        write_shard(folder / "t_train_000000.bin", [1, 0, 1, 0])
-        write_shard(folder / "t_val_000001.bin", [1, 0, 1])
-        write_tokenizer(folder / "tokenizer", [b"", b"a"], 0, "bytes")
-        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": [
-            {"file": "t_train_000000.bin", "split": "train"}, {"file": "t_val_000001.bin", "split": "val"}]}))
+        shards = [{"file": f"t_{split}_000000.bin", "split": split, "tokens": 3} for split in ("train", "val")]
+        for shard in shards:
+            write_shard(folder / shard["file"], [1, 0, 1])
+        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": shards}))
         return folder
 
     def test_a_damaged_corpus(self):
@@ -183,15 +182,15 @@ class DamagedTest(Case):
         words = ["demo_report.py", "--data", folder, "--must-beat", "bigram", run]
         for file, contents in (("manifest.json", (b"", b"[]", b"{}", b'{"vocab_size": 2, "shards": [1]}',
                                                   b'{"vocab_size": 2, "shards": []}')),
-                               ("tokenizer/tokens.bin", (b"", b"x" * 1025)), ("t_val_000001.bin", (b"", b"x" * 1025))):
+                               ("t_val_000000.bin", (b"", b"x" * 1025))):
             before = (folder / file).read_bytes()
             for content in contents:
                 with self.subTest(file=file, content=content[:40]):
                     (folder / file).write_bytes(content)
                     self.assertIn("manifest.json", self.refusal(*words))
             (folder / file).write_bytes(before)
-        (folder / "t_val_000001.bin").unlink()
-        self.assertIn("t_val_000001.bin: No such file", self.refusal(*words))
+        (folder / "t_val_000000.bin").unlink()
+        self.assertIn("t_val_000000.bin: No such file", self.refusal(*words))
 
     @needs("numpy")
     def test_a_checkpoint_cannot_control_the_terminal(self):
