@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import statistics
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
@@ -201,6 +202,12 @@ def is_done(config, metrics):
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     return (bool(steps) and steps[-1]["step"] >= total
             and (not config["data"]["val"] or bool(evals) and evals[-1]["step"] >= total))
+
+
+def recent(steps, field):
+    """Returns the median of a field over the last steps, or None without a value."""
+    values = [value for value in steps.column(field)[-50:] if math.isfinite(value)]
+    return statistics.median(values) if values else None
 
 
 def open_run(run):

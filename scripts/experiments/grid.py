@@ -11,7 +11,7 @@ import sys
 import time
 
 from live import Live, duration, progress_bar
-from run_folder import BadRun, open_run
+from run_folder import BadRun, open_run, recent
 from startup import printable
 
 from experiments import Fault, cells, processes
@@ -131,11 +131,10 @@ class Grid:
         except BadRun:
             return 0, 0, math.nan, None  # not begun
         steps, total = metrics.of_kind("step"), config["run"]["steps"]
-        times = [ms for ms in steps.column("ms")[-50:] if math.isfinite(ms)]
-        if not times:
+        if (ms := recent(steps, "ms")) is None:
             return 0, total, math.nan, None
         step = steps.column("step")[-1]
-        return step, total, steps.column("loss")[-1], max(0, total - step) * statistics.median(times) / 1000
+        return step, total, steps.column("loss")[-1], max(0, total - step) * ms / 1000
 
     def extension(self, seeds):
         """Returns, for all grids whose best rate is the lowest or highest, the cells of their next rates, and a line
