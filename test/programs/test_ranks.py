@@ -88,6 +88,35 @@ class Ranks(RunCase):
     def launch(self, command, **variables):
         return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
 
+    def expect(self, process, pattern, status=1):
+        """Waits for ranks that must fail (None: with any status) and print the pattern. Returns their output."""
+        output = process.communicate(timeout=300)[0]
+        self.assertNotEqual(process.returncode, 0, output)
+        if status:
+            self.assertEqual(process.returncode, status, output)
+        self.assertRegex(output, pattern)
+        return output
+
+    def wait_for_log(self, process, run, size=0):
+        log = self.folder / run / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.stat().st_size >= size):
+            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+            time.sleep(0.02)
+
+    def end_in_the_first_step(self, out, *flags, of=(1,)):
+        """Sends SIGTERM to some of two ranks, which are in a step that would take a minute. They skip the rest of its
+        computation, but not of its exchange, so that none waits. Returns their output."""
+        process = self.launch(self.ranks(2, self.command(out, *flags)))
+        self.wait_for_log(process, out)
+        time.sleep(0.5)
+        ids = self.ranks_of(out)
+        for rank in of:
+            os.kill(ids[rank], signal.SIGTERM)
+        output = process.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(process.returncode, 0, output)
+        return output
+
     def ranks_of(self, run):
         """Returns {rank: process id} of a run."""
         found = {}
@@ -442,16 +471,12 @@ class Sharding(Ranks):
         self.assert_same_result(*results)
 
     def test_features_that_need_whole_weights_get_them_or_are_refused(self):
-        for flag, value in (("--check-ranks", "on"), ("--sample-every", 2)):
-            process = self.launch([*self.ranks(2, self.command("x", "--shard", "all", flag, value))])
-            output = process.communicate(timeout=60)[0]
-            self.assertEqual(process.returncode, 2, output)
-            self.assertRegex(output, f"{flag}: needs all weights on each rank, but --shard all divides them; use "
-                                     "--shard gradients")
-        process = self.launch(self.ranks(2, self.command("x", "--shard", "none", "--autotune", "--optimizer", "muon")))
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 2, output)
-        self.assertIn("--autotune: with --shard none each rank updates all matrices", output)
+        needs = "needs all weights on each rank, but --shard all divides them; use --shard gradients"
+        for flags, says in ((["--shard", "all", "--check-ranks", "on"], f"--check-ranks: {needs}"),
+                            (["--shard", "all", "--sample-every", 2], f"--sample-every: {needs}"),
+                            (["--shard", "none", "--autotune", "--optimizer", "muon"],
+                             "--autotune: with --shard none each rank updates all matrices")):
+            self.expect(self.launch(self.ranks(2, self.command("x", *flags))), says, 2)
         for sharding in ("none", "gradients"):
             self.train(2, sharding, "--shard", sharding, "--check-ranks", "on", "--sample-every", 5,
                        "--prompt-tokens", 1, "--diagnose-every", 5, "--optimizer", "teon", "--batch-tokens", 64)
@@ -459,20 +484,10 @@ class Sharding(Ranks):
         self.assertEqual(self.metrics("none", "diagnose"), self.metrics("gradients", "diagnose"))
 
     def test_a_signal_ends_a_long_step(self):
-        """Ranks skip the computation, but not the exchange, of every remaining micro-batch."""
         for sharding in ("gradients", "all"):
             with self.subTest(sharding=sharding):
-                process = self.launch(self.ranks(2, self.command(sharding, "--shard", sharding, "--batch-tokens",
-                                                                 3 * 2**17)))
-                deadline = time.monotonic() + 60
-                while not (self.folder / sharding / "metrics.jsonl").exists():
-                    self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
-                    time.sleep(0.02)
-                time.sleep(0.3)
-                os.kill(self.ranks_of(sharding)[1], signal.SIGTERM)
-                output = process.communicate(timeout=120)[0]
-                self.assertEqual(process.returncode, 0, output)
-                self.assertIn("stopped by another rank after step 0", output)
+                self.assertIn("stopped by another rank after step 0", self.end_in_the_first_step(
+                    sharding, "--shard", sharding, "--batch-tokens", 3 * 2**16))
 
     def test_memory_and_traffic(self):
         for ranks in (1, 2, 4):
@@ -486,34 +501,21 @@ class Sharding(Ranks):
 class Failures(Ranks):
     """If a rank fails, all ranks end and one of them names it."""
 
-    def expect(self, processes, pattern, status=1):
-        output = ""
-        for p in processes:
-            output += p.communicate(timeout=300)[0]
-            self.assertNotEqual(p.returncode, 0, output)
-        if status:
-            self.assertIn(status, [p.returncode for p in processes], output)
-        self.assertRegex(output, pattern)
-        return output
-
     def running(self, run, *flags, ranks=3):
         """Returns a long run in the middle of its steps."""
         process = self.launch(self.ranks(ranks, self.command(run, *flags, steps=1000000)))
-        log = self.folder / run / "metrics.jsonl"
-        deadline = time.monotonic() + 60
-        while not (log.exists() and log.stat().st_size > 1000):
-            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
-            time.sleep(0.05)
+        self.wait_for_log(process, run, 1000)
         return process, self.ranks_of(run)
 
     def test_flags_of_one_rank_that_the_others_must_share_are_named(self):
         one = self.command("flags", steps=2)
         for command, says in (
                 (for_rank(1, 'exec "$@" --verify-data', one), "rank 1 has different --verify-data than rank 0"),
+                (for_rank(1, 'exec "$@" --seed 1', one), "rank 1 has different options or data than rank 0"),
                 (for_rank(1, 'exec "$@" --dtype bf16', for_rank(0, 'exec "$@" --dtype float', one)),
                  "--dtype bf16: rank 0 stores float; give all ranks the same")):
             with self.subTest(says):
-                self.expect([self.launch(self.ranks(2, command))], re.escape(says), None)
+                self.expect(self.launch(self.ranks(2, command)), re.escape(says), None)
                 self.assert_no_rank_left("flags")
 
     def test_a_rank_is_killed(self):
@@ -521,7 +523,7 @@ class Failures(Ranks):
             with self.subTest(rank=rank):
                 process, ids = self.running(f"kill{rank}")
                 os.kill(ids[rank], signal.SIGKILL)
-                self.expect([process], rf"rank {rank}\b.*(Killed|SIGKILL)", None)
+                self.expect(process, rf"rank {rank}\b.*(Killed|SIGKILL)", None)
                 self.assert_no_rank_left(f"kill{rank}")
 
     @unittest.skipIf(ON_GPUS, "NVIDIA's NCCL has no NCCL_DIE_AT")
@@ -604,8 +606,8 @@ class Failures(Ranks):
                 process, ids = self.running(f"stop{rank}", "--comm-timeout", "6")
                 os.kill(ids[rank], signal.SIGSTOP)
                 late = "" if ON_GPUS else rf".* rank {rank}\b"
-                self.expect([process], rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
-                                       rf"ranks{late}")
+                self.expect(process, rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
+                                     rf"ranks{late}")
                 self.assert_no_rank_left(f"stop{rank}")
 
     def test_a_checkpoint_may_take_longer_than_the_timeout(self):
@@ -631,29 +633,12 @@ class Failures(Ranks):
         for rank in (0, 2):
             with self.subTest(rank=rank):
                 late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
-                process = self.launch(self.ranks(3, late))
-                self.expect([process], "meeting the other ranks: waited 1 s|starting NCCL at .*: waited 1 s")
-
-    def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
-        process, ids = self.running("term")
-        os.kill(ids[1], signal.SIGTERM)
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 0, output)
-        self.assertIn("stopped by another rank after step", output)
+                self.expect(self.launch(self.ranks(3, late)),
+                            "meeting the other ranks: waited 1 s|starting NCCL at .*: waited 1 s")
 
     def test_a_signal_to_all_ranks_ends_a_long_step(self):
-        """A step would take a minute. Ranks skip the rest of its computation but not its exchange, so none waits."""
-        process = self.launch(self.ranks(2, self.command("long", "--batch-tokens", 3 * 2**20)))
-        deadline = time.monotonic() + 60
-        while not (self.folder / "long" / "metrics.jsonl").exists():
-            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
-            time.sleep(0.02)
-        time.sleep(0.5)
-        for pid in self.ranks_of("long").values():
-            os.kill(pid, signal.SIGTERM)
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 0, output)
-        self.assertIn("stopped by SIGTERM after step 0", output)
+        self.assertIn("stopped by SIGTERM after step 0",
+                      self.end_in_the_first_step("long", "--batch-tokens", 3 * 2**20, of=(0, 1)))
         self.assertEqual(self.losses("long"), [])
 
     def test_a_step_that_one_rank_abandons_counts_on_no_rank(self):
@@ -680,8 +665,8 @@ class Failures(Ranks):
         shutil.copytree(good, bad)
         write_shard(bad / "t_train_000000.bin", [99] * 5000)  # outside of the vocabulary
         command = self.command("run", "--data", good)
-        process = self.launch(self.ranks(2, for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)))
-        self.expect([process], r"rank 1\b")
+        command = for_rank(1, f'good={good} bad={bad}; exec "${{@/#$good/$bad}}"', command)
+        self.expect(self.launch(self.ranks(2, command)), r"rank 1\b")
 
     def with_other_folder(self, out, other, *flags, **how):
         """Returns the command of two ranks. Rank 1 sees `other` in place of `out`, as if on its own machine's disk."""
@@ -700,7 +685,7 @@ class Failures(Ranks):
         for view in (None, "a-before/step_00000005"):  # and another checkpoint of the same name
             if view:
                 shutil.copytree(self.folder / view, other)
-            output = self.expect([self.launch(self.with_other_folder("a", "b", "--resume", steps=15))],
+            output = self.expect(self.launch(self.with_other_folder("a", "b", "--resume", steps=15)),
                                  r"rank 1 does not see \S*step_00000010 as rank 0 does")
             self.assertIn("must be one folder for all ranks", output)
             self.assertEqual(self.checkpoints("a"), ["step_00000005", "step_00000010"])
@@ -708,19 +693,13 @@ class Failures(Ranks):
         self.assert_same_checkpoint("a", "b-before", 15, ["model.safetensors"])
 
     def test_a_new_run_with_a_folder_per_machine_is_refused(self):
-        self.expect([self.launch(self.with_other_folder("here", "there"))],
+        self.expect(self.launch(self.with_other_folder("here", "there")),
                     r"--out \S*there: rank 1 does not see what rank 0 writes there")
 
-    def test_ranks_with_different_options_do_not_start(self):
-        process = self.launch(self.ranks(2, for_rank(1, 'exec "$@" --seed 1', self.command("seeds"))))
-        self.expect([process], "rank 1 has different options or data than rank 0")
-
     def test_usage_errors_are_printed_once(self):
-        process = self.launch(self.ranks(4, self.command("x", "--no-such-flag")))
-        output = self.expect([process], "no such flag", 2)
+        output = self.expect(self.launch(self.ranks(4, self.command("x", "--no-such-flag"))), "no such flag", 2)
         self.assertEqual(output.count("no such flag"), 1, output)
-        process = self.launch(self.ranks(5, self.command("x")))
-        self.expect([process], "48 sequences are no multiple of 5 ranks", 2)
+        self.expect(self.launch(self.ranks(5, self.command("x"))), "48 sequences are no multiple of 5 ranks", 2)
 
     @unittest.skipIf(ON_GPUS, "NCCL does not look at what other ranks call")
     def test_ranks_that_call_different_collectives_end_and_are_named(self):
@@ -735,7 +714,7 @@ class Failures(Ranks):
                                   "one of 1 as operation")):
             with self.subTest(fault=fault):
                 process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
-                self.expect([process], f"rank 0 called {zero} and rank 1 {one}")
+                self.expect(process, f"rank 0 called {zero} and rank 1 {one}")
 
     @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")
     def test_a_launcher_other_than_mpis_is_refused_on_cpus(self):
@@ -743,7 +722,7 @@ class Failures(Ranks):
                                "torchrun"),
                               ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
             with self.subTest(by=by):
-                self.expect([self.launch(self.command("env"), **variables)],
+                self.expect(self.launch(self.command("env"), **variables),
                             f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 2)
 
     def test_contradictions_in_the_environment(self):
@@ -751,7 +730,7 @@ class Failures(Ranks):
                                 ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
                                 ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not")):
             with self.subTest(text=text):
-                self.expect([self.launch(self.command("env"), **variables)], text, 2)
+                self.expect(self.launch(self.command("env"), **variables), text, 2)
 
 
 del Ranks  # its subclasses are the tests

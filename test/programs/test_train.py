@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import math
 import os
 import pty
@@ -91,10 +90,9 @@ class TrainTest(RunCase):
         self.assertEqual(config["experiment"]["options"]["matmul-dtype"], "fp8")
         error = self.refused("fp8-0", *flags("same"), "--resume", steps=40)
         self.assertIn('--matmul-dtype "same" (was "fp8")', error)
-        result = self.call(BUILD / "train_gpt2", "--eval-only", "--resume", "--out", self.folder / "fp8-0",
-                           "--val-data", self.folder, "--eval-tokens", 128, "--micro-batch", 2)
-        self.assertEqual(json.loads(result.stdout.splitlines()[-1])["val_loss"],
-                         self.metrics("fp8-0", "eval")[-1]["val_loss"])
+        figures = self.evaluate("--resume", "--out", self.folder / "fp8-0", "--val-data", self.folder, "--eval-tokens",
+                                128, "--micro-batch", 2)
+        self.assertEqual(figures["val_loss"], self.metrics("fp8-0", "eval")[-1]["val_loss"])
 
     def test_a_run_writes_its_folder_and_logs_every_step_once(self):
         result, metrics = self.train("run")
@@ -209,28 +207,30 @@ class TrainTest(RunCase):
         for line in re.findall("(?m)^(?:step|length|optimizer|schedule|clipping|seed)  .*", plan):
             self.assertIn(f"\n{line}\n", run)
 
-    def test_help_and_plans_fit_the_terminal(self):
-        def on_terminal(columns, program, *flags):
-            parent, child = pty.openpty()
-            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-            process = self.popen([BUILD / program, *flags], None, {}, stdout=child, stderr=child)
-            os.close(child)
-            output = b""
-            with contextlib.suppress(OSError):  # the terminal's other end is closed
-                while part := os.read(parent, 4096):
-                    output += part
-            os.close(parent)
-            self.assertEqual(process.wait(), 0)
-            return output.decode().splitlines()
+    def on_terminal(self, columns, command, **environment):
+        """Returns what a program prints on a terminal of so many columns."""
+        parent, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = self.popen(command, None, environment, stdout=child, stderr=child)
+        os.close(child)
+        output = b""
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while part := os.read(parent, 4096):
+                output += part
+        os.close(parent)
+        self.assertEqual(process.wait(), 0)
+        return output.decode()
 
+    def test_help_and_plans_fit_the_terminal(self):
         for columns in (80, 100):
             for flags in (["--help"], ["--help-all"], ["--plan-for", "h100", "--model", "3b", "--steps", "9",
                                                        "--optimizer", "muon", "--offload", "all"]):
-                lines = on_terminal(columns, "train_llama", *flags)
+                lines = self.on_terminal(columns, [BUILD / "train_llama", *flags]).splitlines()
                 self.assertEqual([line for line in lines if len(line) > columns], [])
                 self.assertGreater(max(map(len, lines)), columns - 12)
             for flag in ("--help", "--help-all"):
-                self.assertEqual([line for line in on_terminal(columns, "generate", flag) if len(line) > columns], [])
+                lines = self.on_terminal(columns, [BUILD / "generate", flag]).splitlines()
+                self.assertEqual([line for line in lines if len(line) > columns], [])
 
     def test_damaged_shards_are_named_before_the_first_step(self):
         shard = self.folder / "t_train_000000.bin"
@@ -263,18 +263,8 @@ class TrainTest(RunCase):
 
     def test_a_terminal_has_one_live_line_with_a_bar(self):
         def on_terminal(name, **environment):
-            parent, child = pty.openpty()
-            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-            process = self.popen(self.command(name, steps=5), None,
-                                 {"NO_COLOR": "", "TERM": "xterm", **environment}, stdout=child, stderr=child)
-            os.close(child)
-            output = b""
-            with contextlib.suppress(OSError):  # the terminal's other end is closed
-                while part := os.read(parent, 4096):
-                    output += part
-            os.close(parent)
-            self.assertEqual(process.wait(), 0)
-            return output.decode()
+            return self.on_terminal(60, self.command(name, steps=5),
+                                    **{"NO_COLOR": "", "TERM": "xterm", **environment})
 
         output = on_terminal("colour")
         self.assertIn("\x1b[32m[", output)

@@ -83,11 +83,10 @@ class ModelsTest(Case):
 
     @needs("torch", "safetensors", "transformers")
     def test_llama_qwen3_and_olmo2(self):
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-                     num_key_value_heads=2, vocab_size=64, bos_token_id=0, eos_token_id=0)
+        sizes = SIZES | {"num_hidden_layers": 3, "pad_token_id": None}
         for model in (transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)),
                       transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8)),
-                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=None))):
+                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes))):
             hidden, rest = teon_torch.stacks_of(model, k=3)
             self.assert_split(model, hidden, rest)
             self.assertEqual({g["role"].split(".")[-2]: g["k"] for g in hidden},
@@ -316,8 +315,8 @@ class ModelsTest(Case):
     @needs("torch", "safetensors", "transformers")
     def test_joined_row_blocks(self):
         torch.manual_seed(1)
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
-                     bos_token_id=0, eos_token_id=0, pad_token_id=0)
+        sizes = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+
         def phi3(**options):
             return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **options))
 
@@ -351,11 +350,9 @@ class ModelsTest(Case):
 
     @needs("torch", "safetensors", "transformers")
     def test_qkv_interleaved_by_head_is_not_split(self):
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
-                     bos_token_id=0, eos_token_id=0)
         bigcode = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, bos_token_id=0, eos_token_id=0)
         for word, model in (
-                ("query_key_value", transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**sizes))),
+                ("query_key_value", transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**SIZES))),
                 ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(
                     **bigcode, multi_query=False))),
                 ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**bigcode))),

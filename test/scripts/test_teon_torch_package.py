@@ -9,7 +9,7 @@ import shutil
 import sys
 import zipfile
 
-from testing import ROOT, Case, needs
+from testing import ROOT, Case, needs, write_program
 from torch_models import torch
 
 SMOKE_TEST = """
@@ -185,9 +185,7 @@ class TorchTestsTest(Case):
 
     def test_the_packages_are_installed_once(self):
         python = self.folder / "cache/venv/bin/python"
-        python.parent.mkdir(parents=True)
-        python.write_text("#!/bin/sh\necho $TEON_VENV $*\n")
-        python.chmod(0o755)
+        write_program(python, "#!/bin/sh\necho $TEON_VENV $*\n")
         version = self.call("python3", "--version").stdout
         (self.folder / "cache/made").write_text(
             version + "".join((ROOT / "scripts" / name).read_text()

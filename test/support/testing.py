@@ -27,6 +27,8 @@ BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
 SCRIPTS = ROOT / "scripts"
+DATA = ROOT.parent / "shared" / "data"  # texts that are not part of this repository
+BPE = DATA / "gpt2_bpe"
 sys.path.insert(0, str(SCRIPTS))
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
 
@@ -115,6 +117,10 @@ class Case(unittest.TestCase):
 
     def run_program(self, *flags, program="train_gpt2", **how):
         return self.call(BUILD / program, *flags, **how)
+
+    def evaluate(self, *flags, **how):
+        """Returns the figures that --eval-only prints."""
+        return json.loads(self.run_program("--eval-only", *flags, **how).stdout.splitlines()[-1])
 
     def run_script(self, name, *words, **how):
         return self.call(sys.executable, SCRIPTS / name, *words, **how)
@@ -214,6 +220,21 @@ def failing_files(folder):
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, ROOT / "test/support/failing_files.c", "-ldl"],
                    check=True)
     return library
+
+
+def write_files(folder, files):
+    """Writes {path below the folder: text}."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def write_program(path, text):
+    """Writes an executable script and returns its path."""
+    write_files(path.parent, {path.name: text})
+    path.chmod(0o755)
+    return path
 
 
 def read_json(path):
