@@ -162,7 +162,7 @@ def plot_losses(groups, path, bits):
     per_step = tokens_per_step(groups)
     names = ["steps", "seconds of training"] if per_step else ["steps", "tokens", "seconds of training"]
     figure, axes = panels_of(len(names), len(names), 5.5, 5)
-    final = [statistics.fmean(g.values(lambda r: r.evals[-1]["loss"])) for g in groups]
+    final = [statistics.fmean(g.losses) for g in groups]
     low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
     high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
     colors = colors_of_groups(groups).values()
@@ -210,13 +210,11 @@ def draw_rates(axis, curves, title, ylabel):
 
 def plot_rates(methods, path, bits):
     """Draws each method's final loss against its learning rate, relative to the best of all, in per cent."""
-    losses = {id(m): {rate: group.values(lambda r: r.evals[-1]["loss"]) for rate, group in m.groups.items()}
-              for m in methods}
-    best = min(statistics.fmean(values) for points in losses.values() for values in points.values())
+    best = min(statistics.fmean(group.losses) for m in methods for group in m.groups.values())
     excess = (lambda loss: 100 * (loss / best - 1)) if bits else (lambda loss: 100 * math.expm1(min(loss - best, 500)))
     colors = colors_of_groups([m.best for m in methods]).values()
     curves = [(f"{m.label}: best at {m.best_rate:g}" + ("" if m.inside else ", an end of its rates"),
-               {rate: list(map(excess, values)) for rate, values in losses[id(m)].items()}, style)
+               {rate: list(map(excess, group.losses)) for rate, group in m.groups.items()}, style)
               for m, style in zip(methods, styles(colors))]
     figure, (axis,) = panels_of(1, 1, 8, 5)
     draw_rates(axis, curves, "", "bits per byte above the best" if bits else "perplexity above the best")

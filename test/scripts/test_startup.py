@@ -139,16 +139,6 @@ class StartupTest(Case):
                 self.assertNotIn("Traceback", result.stderr)
                 self.assertLess(max(map(len, result.stderr.splitlines() or [""])), 2100)
 
-    def test_seeds_and_values_of_a_sweep(self):
-        for seeds in ("٣", MANY_DIGITS, "1,-2", "1.5"):
-            self.assertIn("write whole numbers", self.error_of(sys.executable, SCRIPTS / "sweep.py", "--seeds", seeds,
-                                                               "--", "true"))
-        from experiments import cells
-        for text in ("1..2", "1.2.3", "..", "٣", "1e", MANY_DIGITS * 2):
-            self.assertFalse(cells.is_value(text, 1.2), text[:10])
-        self.assertTrue(cells.is_value("1Ki", 1024))
-        self.assertTrue(cells.is_value("2.5e-3", 0.0025))
-
     # ---- output
 
     def test_a_terminal_that_knows_only_ascii(self):
