@@ -145,14 +145,6 @@ class GenerateTest(Case):
         numbers = self.generate(*flags, "--seed", 5, "--samples", 3, "--as-tokens")
         self.assertEqual(len(numbers.splitlines()), 3)
 
-    def test_top_p_of_nearly_nothing_is_the_likeliest_token(self):
-        flags = ["--sample-tokens", 20, "--as-tokens"]
-        greedy = self.generate(*flags, "--temperature", 0)
-        self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--top-p", 1e-9), greedy)
-        self.assertNotEqual(self.generate(*flags, "--temperature", 20, "--top-k", 0, "--seed", 1), greedy)
-        self.assertIn("--top-p 1.1: must be between 0 and 1",
-                      self.error_of(BUILD / "generate", "--checkpoint", self.run_folder, "--top-p", 1.1))
-
     def test_the_prompt_may_be_empty_or_standard_input(self):
         greedy = ["--temperature", 0, "--sample-tokens", 6]
         self.assertEqual(self.generate("--prompt", "", *greedy), self.generate(*greedy))
