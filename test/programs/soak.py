@@ -26,8 +26,8 @@ import unittest
 TEST = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TEST / "support"), str(TEST / "scripts")]
 import test_failures
+import test_interrupted
 import test_rank_failures
-import test_resume
 import test_signals
 import test_startup
 import testing
@@ -61,7 +61,7 @@ def outcome(attempt, *arguments):
 
 @part("SIGKILL at a random moment; resumed to the same bits", 0.2)
 def kills(_):
-    case = prepared(test_resume.ResumeTest, "kill_and_resume")
+    case = prepared(test_interrupted.InterruptedTest, "kill_and_resume")
     for seed in range(10**9):
         optimizer = ("adamw", "muon", "teon")[seed % 3]
         failed = outcome(case.kill_and_resume, optimizer, 4, str(seed))
@@ -103,7 +103,7 @@ def profiles(_):
 
 @part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 0.8)
 def faults(_):
-    case = prepared(test_resume.ResumeTest, "survive_fault")
+    case = prepared(test_interrupted.InterruptedTest, "survive_fault")
     tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)
              for how, code in case.FAULTS]
     random.Random(2).shuffle(tries)
