@@ -135,25 +135,15 @@ class DamagedTest(Case):
                 self.assertIn(r"\x1b", text)
 
     def test_the_step_in_trainer_json_must_be_the_folders(self):
-        folder = self.folder / "step_00000005"
-        folder.mkdir()
-        (folder / "config.json").write_text('{"architectures": []}')
-        series = {"mean": 1.0, "variance": 0.0, "count": 1}
-        run = {"model": {}, "steps": 9, "program": "train_gpt2", "version": "0", "options": {}}
-        state = {"run": run, "step": 6, "tokens": 1, "next_sample": 1, "updates": 1,
-                 "guard": {"skipped_in_row": 0, "loss": series, "grad_norm": series}}
-        (folder / "trainer.json").write_text(json.dumps(state))
-        self.assertIn("trainer.json: of step 6, not of this folder's", self.refusal("inspect_checkpoint.py", folder))
+        self.assertIn("trainer.json: of step 5, not of this folder's",
+                      self.refusal("inspect_checkpoint.py", write_checkpoint(self.folder / "step_00000006")))
 
     def test_the_state_of_a_long_run_fits_80_columns(self):
         run = write_run(self.folder / "run")
         change_json(run / "config.json", run={"steps": 10**6})
         path = run / "metrics.jsonl"
-        lines = [json.loads(text) for text in path.read_text().splitlines()]
-        for number, step in enumerate(lines):
-            if step["kind"] == "step":
-                lines[number] |= {"ms": 12970.0, "tokens_per_s": 4.3e6, "tokens": 15 * 10**12}
-        path.write_text("".join(json.dumps(step) + "\n" for step in lines))
+        path.write_text(path.read_text().replace('"ms": 10.0', '"ms": 12970.0').replace(
+            '"tokens_per_s": 10000.0', '"tokens_per_s": 4.3e6').replace('"tokens": 2000', '"tokens": 15000000000000'))
         with mock.patch.dict(os.environ, COLUMNS="80"):
             output = self.run_here("watch.py", run, "--once").stdout
         self.assertRegex(output, "h.*m left\n")
