@@ -22,7 +22,10 @@ namespace teon {
 // Which data are kept in the host's pinned memory. optimizer: its state and bf16's float masters. activations: those
 // that blocks save for their backward pass.
 struct Offload {
-    bool optimizer = false, activations = false;
+    bool optimizer = false;
+    bool activations = false;
+    explicit Offload(int bits = 0) : optimizer(bits & 1), activations(bits & 2) {}
+    explicit operator int() const { return (optimizer ? 1 : 0) + (activations ? 2 : 0); }
     bool operator==(const Offload&) const = default;
 };
 

@@ -12,7 +12,7 @@ import termios
 import time
 import unittest
 
-from testing import BUILD, MODELLED, ON_GPUS, RunCase, as_flags, learnable, write_shard, write_shards
+from testing import BUILD, MODELLED, ON_GPUS, RunCase, as_flags, learnable, write_shards
 
 PRESETS = {"train_gpt2": ("tiny", "small", "base", "large"), "train_llama": ("tiny", "60m", "130m", "350m", "1b"),
            "train_qwen3": ("tiny", "0.6b"), "train_olmo2": ("tiny", "1b", "7b")}
@@ -167,12 +167,6 @@ class TrainTest(RunCase):
             self.assertTrue(error.startswith("train_gpt2: error: "), error)
             self.assertIn(words, error)
 
-    def test_a_folder_with_a_run_is_not_overwritten(self):
-        self.train("run")
-        before = (self.folder / "run" / "metrics.jsonl").read_bytes()
-        self.assertIn("already holds a run", self.refused("run"))
-        self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), before)
-
     def test_a_folder_that_is_no_run_is_not_written_to(self):
         corpus = self.folder / "corpus"
         corpus.mkdir()
@@ -231,22 +225,6 @@ class TrainTest(RunCase):
             for flag in ("--help", "--help-all"):
                 lines = self.on_terminal(columns, [BUILD / "generate", flag]).splitlines()
                 self.assertEqual([line for line in lines if len(line) > columns], [])
-
-    def test_damaged_shards_are_named_before_the_first_step(self):
-        shard = self.folder / "t_train_000000.bin"
-        tokens = [1, 2, 3] * 200
-        for name, write in (("magic", lambda: write_shard(shard, tokens, magic=1)),
-                            ("version", lambda: write_shard(shard, tokens, version=9)),
-                            ("count", lambda: write_shard(shard, tokens, count=10**6)),
-                            ("short", lambda: shard.write_bytes(b"abc")), ("empty", lambda: shard.write_bytes(b""))):
-            with self.subTest(name):
-                write()
-                self.assertIn("t_train_000000.bin", self.refused("out"))
-                self.assertFalse((self.folder / "out" / "metrics.jsonl").exists())
-
-    def test_a_token_outside_the_vocabulary_is_named(self):
-        write_shard(self.folder / "t_train_000000.bin", [5000] * 2500)
-        self.assertIn("5000", self.refused("out", expect=1))
 
     def test_a_step_is_shown_when_it_ends(self):
         # One micro-batch: on a GPU a step's line appears once the next step is queued, whose batches wait for buffers.

@@ -32,10 +32,10 @@ def assert_close(actual, expected, what, tolerance=TOLERANCE):
 
 @contextlib.contextmanager
 def refused(*words):
-    """Expects a ValueError with one of these words."""
+    """Expects an error with one of these words."""
     try:
         yield
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         assert any(word in str(error) for word in words), error
     else:
         raise AssertionError(f"not refused: {words}")

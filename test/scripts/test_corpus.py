@@ -22,16 +22,10 @@ class CorpusTest(Case):
 
     @needs("numpy", "pyarrow", "tqdm")
     def test_prepare_accepts_the_folder(self):
-        from teon_data import shards, tokenizer, tokenizer_folder
+        from teon_data import shards, tokenizer
         manifest, faults = shards.verify(str(self.out), 1)
         self.assertEqual(faults, [])
         self.assertEqual({shard["split"] for shard in manifest["shards"]}, {"train", "val"})
-        made = tokenizer_folder.create(str(self.folder / "tokenizer"), "bytes", None, None, ())
-        self.assertEqual(made, manifest["tokenizer"])
-        for file in ("description.json", "tokens.bin"):
-            self.assertTrue((self.out / "tokenizer" / file).exists())
-        self.assertEqual((self.out / "tokenizer" / "tokens.bin").read_bytes(),
-                         (self.folder / "tokenizer" / "tokens.bin").read_bytes())
         self.assertEqual(tokenizer.load(str(self.out / "tokenizer")).delimiter, make_corpus.DELIMITER)
 
     def test_the_shards_are_the_text(self):

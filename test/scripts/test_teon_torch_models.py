@@ -292,25 +292,22 @@ class ModelsTest(Case):
             fully_shard(layers[i], mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
-    @needs("torch", "safetensors", "transformers")
-    def test_lora_goes_to_adamw(self):
-        class Adapted(torch.nn.Module):  # as peft does
-            def __init__(self, base_layer, m, n, rank=8):
-                super().__init__()
-                self.base_layer = base_layer
-                self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(n, rank, bias=False)})
-                self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(rank, m, bias=False)})
-
-        model = gpt2()
-        for block in model.transformer.h:
-            block.attn.c_attn = Adapted(block.attn.c_attn, 96, 32)
+    @needs("torch", "safetensors", "transformers", "peft")
+    def test_lora_goes_to_adamw_and_frozen_matrices_stay(self):
+        import peft
+        model = peft.get_peft_model(gpt2(), peft.LoraConfig(target_modules=["c_attn"], r=2, fan_in_fan_out=True))
         for options in ({}, {"adamw": ["lora_A"]}, {"adamw": ["lora_B"]}):
             hidden, rest = teon_torch.stacks_of(model, **options)
             self.assert_split(model, hidden, rest)
             self.assertEqual([(g["role"], g["k"], g["parts"], g["transposed"]) for g in hidden][0],
-                             ("transformer.h.*.attn.c_attn.base_layer.weight", 2, 3, True))
+                             ("base_model.model.transformer.h.*.attn.c_attn.base_layer.weight", 2, 3, True))
             self.assertEqual(len(hidden), 4)
             self.assertEqual(len(rest[0]["params"]), 2 + 2 * 4)  # embeddings and each layer's factors
+        batch = torch.arange(32).view(2, 16)
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer = teon_torch.Teon(hidden)
+        optimizer.step()
+        self.assertFalse(optimizer.state)
 
     @needs("torch", "safetensors", "transformers")
     def test_joined_row_blocks(self):

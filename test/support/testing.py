@@ -200,6 +200,12 @@ class RunCase(Case):
     def checkpoints(self, out):
         return sorted(path.name for path in (self.folder / out).glob("step_*"))
 
+    def cut(self, out, step):
+        """Removes the checkpoints of a run after this step, as if it had been killed before it saved them."""
+        for name in self.checkpoints(out):
+            if int(name[5:13]) > step:
+                shutil.rmtree(self.folder / out / name)
+
     def assert_same_checkpoint(self, a, b, step, files=STATE):
         """Compares files by their hashes; of a file of tensors that differs, names the tensors."""
         for file in files:
