@@ -133,10 +133,6 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
 TEST_CASE("data/tokenizer: a folder without permission is named") {
     TempDir folder;
     write_file(folder / "tokenizer.json", "{}");
-    std::string said;
-    {
-        const Unreadable denied(folder.path());
-        said = error_of<ReadError>([&] { Tokenizer t(folder.path()); });
-    }
-    REQUIRE(said == folder / "description.json: cannot be opened: Permission denied");
+    REQUIRE(error_of_unreadable<ReadError>(folder.path(), [&] { Tokenizer t(folder.path()); }) ==
+            folder / "description.json: cannot be opened: Permission denied");
 }

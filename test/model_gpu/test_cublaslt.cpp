@@ -8,6 +8,7 @@
 
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
+#include "test/support/transfer.h"
 
 using teon::Buffer;
 
@@ -205,8 +206,6 @@ TEST_CASE("model_gpu/cublaslt: a product overwrites its workspace") {
     Product p;
     REQUIRE(p.choose() == CUBLAS_STATUS_SUCCESS);
     REQUIRE(p.run(0, &workspace) == CUBLAS_STATUS_SUCCESS);
-    std::vector<float> values(4096);
-    teon::download(values.data(), workspace.data(), workspace.size(), stream);
-    stream.synchronize();
+    const std::vector<float> values = teon::test::fetch(workspace, stream);
     for (const size_t at : {0, 1024, 2048, 3072, 4095}) REQUIRE(std::isnan(values[at]));
 }

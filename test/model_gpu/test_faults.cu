@@ -17,6 +17,7 @@
 #include "runtime/warpgroup.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
+#include "test/support/transfer.h"
 
 using namespace teon;
 
@@ -61,13 +62,6 @@ void add(float* out, const float* in, float x, int n, const Stream& stream) {
 void expect(const float* values, int n, float value) {
     for (int i = 0; i < n; ++i)
         CHECK(values[i] == value, "wrong result: element {} is {}, not {}", i, values[i], value);
-}
-
-std::vector<float> read(const Buffer<float>& buffer, const Stream& stream) {
-    std::vector<float> values(static_cast<size_t>(buffer.size()));
-    download(values.data(), buffer.data(), buffer.size(), stream);
-    stream.synchronize();
-    return values;
 }
 
 void check(cudaError_t status) {
@@ -120,7 +114,7 @@ void load(Wait missing) {
         slot.passed.record(stream);
     }
     for (int batch = 0; batch < kBatches; ++batch)
-        expect(read(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
+        expect(test::fetch(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
     copies.synchronize();
 }
 void overwrite_upload(bool planted) { load(planted ? Wait::host_for_copy : Wait::none); }
@@ -170,7 +164,7 @@ void offload(Move missing) {
     }
     for (int pass = 0; pass < kPasses; ++pass)
         for (int block = 0; block < kBlocks; ++block)
-            expect(read(results[pass * kBlocks + block], compute).data(), kN,
+            expect(test::fetch(results[pass * kBlocks + block], compute).data(), kN,
                    static_cast<float>(10 * pass + block + 1));
     copies.synchronize();
 }
@@ -200,7 +194,7 @@ void exchange(bool begin, bool join) {
         done.make_wait(stream);
     }
     add(weights.data(), gradients.data(), 0.0f, kN, stream);
-    expect(read(weights, stream).data(), kN, 3.0f);
+    expect(test::fetch(weights, stream).data(), kN, 3.0f);
     own_stream.synchronize();
 }
 void exchange_too_early(bool planted) { exchange(!planted, true); }
@@ -216,7 +210,7 @@ void host_read(bool planted) {
     if (planted)
         expect(weights.data(), kN, 1.0f);
     else
-        expect(read(weights, stream).data(), kN, 1.0f);
+        expect(test::fetch(weights, stream).data(), kN, 1.0f);
 }
 
 void host_write(bool planted) {
@@ -226,7 +220,7 @@ void host_write(bool planted) {
         std::fill_n(weights.data(), kN, 1.0f);
     else
         fill(weights.data(), 1.0f, kN, stream);
-    expect(read(weights, stream).data(), kN, 1.0f);
+    expect(test::fetch(weights, stream).data(), kN, 1.0f);
 }
 
 void freed_early(bool planted) {
@@ -239,7 +233,7 @@ void freed_early(bool planted) {
         add(result.data(), scratch.data(), 1.0f, kN, stream);
         if (!planted) stream.synchronize();
     }
-    expect(read(result, stream).data(), kN, 2.0f);
+    expect(test::fetch(result, stream).data(), kN, 2.0f);
     test::model_gpu()->set_strict(strict);
 }
 
@@ -383,7 +377,7 @@ void chosen_by_code(bool planted) {
     Buffer<float> out(kN);
     if (!(planted ? has_warpgroup_code<unknown_kernel>() : has_warpgroup_code<fill_kernel>()))
         fill(out.data(), 1.0f, kN, stream);
-    expect(read(out, stream).data(), kN, 1.0f);
+    expect(test::fetch(out, stream).data(), kN, 1.0f);
 }
 
 // Launches a kernel as a thread that has not chosen its device would.

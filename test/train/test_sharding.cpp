@@ -9,6 +9,7 @@
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
 
@@ -41,14 +42,10 @@ int64_t planned_bytes(const RunPlan& plan) {
 std::vector<float> of_all_ranks(double value_of_rank, Context& ctx) {
     Buffer<float> mine(1);
     Buffer<float> all(ctx.comm->size());
-    const auto value = static_cast<float>(value_of_rank);
-    upload(mine.data(), &value, 1, ctx.stream);
+    put(mine.data(), std::vector{static_cast<float>(value_of_rank)}, ctx.stream);
     ctx.comm->all_gather(all.data(), mine.data(), 1, DType::f32, ctx.stream);
     ctx.comm->join(ctx.stream);
-    std::vector<float> values(static_cast<size_t>(ctx.comm->size()));
-    download(values.data(), all.data(), all.size(), ctx.stream);
-    ctx.stream.synchronize();
-    return values;
+    return fetch(all, ctx.stream);
 }
 
 // Trains with two micro-batches per step. Checks that memory is within 1% of the plan, and traffic as predicted.
