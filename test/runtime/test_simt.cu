@@ -32,23 +32,13 @@ __device__ __forceinline__ int64_t global_thread() {
 
 // --- grids and blocks -------------------------------------------------------------------------------------------
 
+// BARRIERS: before and after the computation of the index.
+template <bool BARRIERS>
 __global__ void coordinates_kernel(unsigned* out) {
     wait_for_earlier_kernels();
+    if (BARRIERS) __syncthreads();
     unsigned* o = out + 6 * global_thread();
-    o[0] = threadIdx.x;
-    o[1] = threadIdx.y;
-    o[2] = threadIdx.z;
-    o[3] = blockIdx.x;
-    o[4] = blockIdx.y;
-    o[5] = blockIdx.z;
-}
-
-// Likewise, with barriers before and after the computation of the index.
-__global__ void coordinates_after_barrier_kernel(unsigned* out) {
-    wait_for_earlier_kernels();
-    __syncthreads();
-    unsigned* o = out + 6 * global_thread();
-    __syncthreads();
+    if (BARRIERS) __syncthreads();
     o[0] = threadIdx.x;
     o[1] = threadIdx.y;
     o[2] = threadIdx.z;
@@ -290,8 +280,8 @@ TEST_CASE("runtime/simt: 1, 2 and 3-dimensional grids and blocks run every threa
     for (dim3 block :
          {dim3(1), dim3(7), dim3(32), dim3(1024), dim3(5, 3), dim3(1, 33), dim3(4, 3, 2), dim3(3, 5, 64)}) {
         for (dim3 grid : {dim3(1), dim3(5), dim3(3, 2), dim3(2, 1, 3), dim3(1, 4)}) {
-            check_coordinates<coordinates_kernel>(grid, block);
-            check_coordinates<coordinates_after_barrier_kernel>(grid, block);
+            check_coordinates<coordinates_kernel<false>>(grid, block);
+            check_coordinates<coordinates_kernel<true>>(grid, block);
         }
     }
 }
@@ -299,16 +289,17 @@ TEST_CASE("runtime/simt: 1, 2 and 3-dimensional grids and blocks run every threa
 TEST_CASE("runtime/simt: an empty grid does nothing, and an impossible one is refused") {
     Stream stream;
     Guarded<unsigned> out(6, stream);
-    launch<coordinates_kernel>({0, 32}, stream, out.data());
-    launch<coordinates_kernel>({dim3(3, 0), 32}, stream, out.data());
+    const auto run = [&](const LaunchConfig& config) { launch<coordinates_kernel<false>>(config, stream, out.data()); };
+    run({0, 32});
+    run({dim3(3, 0), 32});
     REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 0}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 1025}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, dim3(1, 1, 65)}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({-1, 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({int64_t{1} << 31, 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({dim3(1, 65536), 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 32, 228 * 1024}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(run({1, 0}), Error);
+    REQUIRE_THROWS_AS(run({1, 1025}), Error);
+    REQUIRE_THROWS_AS(run({1, dim3(1, 1, 65)}), Error);
+    REQUIRE_THROWS_AS(run({-1, 32}), Error);
+    REQUIRE_THROWS_AS(run({int64_t{1} << 31, 32}), Error);
+    REQUIRE_THROWS_AS(run({dim3(1, 65536), 32}), Error);
+    REQUIRE_THROWS_AS(run({1, 32, 228 * 1024}), Error);
     REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
 }
 
