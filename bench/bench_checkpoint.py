@@ -7,15 +7,8 @@ consecutive runs, which other work on the machine disturbs least.
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import pathlib
 import re
 import statistics
@@ -23,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from arguments import Parser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -48,7 +43,7 @@ def milliseconds_per_step(options, out, every):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", default=ROOT / "build" / "corpus")
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)

@@ -61,6 +61,7 @@ public:
         used_ += bytes;
         return gpu_ ? reinterpret_cast<E*>(memory_.data() + used_ - bytes) : nullptr;
     }
+    void* scratch(size_t bytes) { return take<std::byte>(static_cast<int64_t>(bytes)); }
 
 private:
     static constexpr int kRows = 1024;
@@ -152,9 +153,8 @@ struct AttentionTensors {
         out = m.take<T>(rows * C);
         dout = m.take<T>(rows * C);
         lse = m.take<float>(rows * s.NH);
-        scratch = m.take<std::byte>(static_cast<int64_t>(attention_scratch_bytes(s, DType::bf16)));
-        const size_t flash_bytes = flash_attention_scratch_bytes(s, true);
-        flash_scratch = m.take<std::byte>(static_cast<int64_t>(flash_bytes));
+        scratch = m.scratch(attention_scratch_bytes(s, DType::bf16));
+        flash_scratch = m.scratch(flash_attention_scratch_bytes(s, true));
         dbias = m.take<float>(s.qkv_width());
     }
 };
@@ -245,150 +245,135 @@ void linear(Bench& b, const LinearBench& l) {
     }
 }
 
-// The kernels of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
-void step_kernels(Bench& b) {
-    const DecoderConfig c = gpt2_family().config("small");
-    const int L = c.L;
-    const int C = c.C;
-    const int F = c.Fp();
-    const int Vp = c.Vp();
-    const int V = c.V;
-    const int length = 1024;
-    const int B = 64;
-    const int N = B * length;
-    const int chunk = 8192;
-    const Stream& stream = b.context.stream;
-    Memory& m = b.memory;
-    const double NC = 2.0 * N * C;  // bytes of the residual stream
+// The shape of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
+struct StepShape {
+    DecoderConfig config = gpt2_family().config("small");
+    int L = config.L, C = config.C, F = config.Fp(), V = config.V, Vp = config.Vp();
+    AttentionShape attention{64, 1024, config.NH, config.NKV, config.HS()};
+    int N = attention.B * attention.T;
+    int chunk = 8192;         // rows of logits
+    double NC = 2.0 * N * C;  // bytes of the residual stream
+};
+
+void step_products(Bench& b, const StepShape& s) {
+    const int L = s.L;
+    const int C = s.C;
+    const int F = s.F;
+    const int N = s.N;
     linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true});
     linear(b, {.name = "attention out", .count = L, .N = N, .out = C, .in = C, .bias = true, .residual = true});
     linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true, .fused = Epilogue::gelu});
-    linear(b, {.name = "MLP down",
-               .count = L,
-               .N = N,
-               .out = C,
-               .in = F,
-               .bias = true,
-               .residual = true,
-               .fused = Epilogue::dgelu});
-    linear(b, {.name = "head", .count = N / chunk, .N = chunk, .out = Vp, .in = C});
-    {
-        const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
-        const AttentionTensors t(m, s);
-        b.kernel("attention forward", L, attention_flops(s, 2), 4 * NC,
-                 [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream); });
-    }
-    {
-        const AttentionShape s{B, length, c.NH, c.NKV, c.HS()};
-        const AttentionTensors t(m, s);
-        if (b.gpu) flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream);
-        b.kernel("attention backward", L, attention_flops(s, 5), 8 * NC, [&] {
-            flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, t.dbias,
-                                     true);
-        });
-    }
-    auto rows = [&] { return m.take<T>(int64_t{N} * C); };
-    {
-        T* out = rows();
-        T* x = rows();
-        T* weight = m.take<T>(C);
-        T* bias = m.take<T>(C);
-        float* mean = m.take<float>(N);
-        float* rstd = m.take<float>(N);
-        b.kernel("norm forward", 2 * L + 1, 0, 2 * NC, [&] {
-            norm_forward<T>(NormKind::layernorm,
-                            {.out = out,
-                             .mean = mean,
-                             .rstd = rstd,
-                             .x = x,
-                             .weight = weight,
-                             .bias = bias,
+    LinearBench down{.name = "MLP down", .count = L, .N = N, .out = C, .in = F, .bias = true, .residual = true};
+    down.fused = Epilogue::dgelu;
+    linear(b, down);
+    linear(b, {.name = "head", .count = N / s.chunk, .N = s.chunk, .out = s.Vp, .in = C});
+}
+
+void step_attention(Bench& b, const StepShape& step) {
+    const AttentionShape& s = step.attention;
+    const Stream& stream = b.context.stream;
+    AttentionTensors t(b.memory, s);
+    const auto forward = [&] { flash_attention_forward(t.out, t.lse, t.qkv, nullptr, s, stream); };
+    b.kernel("attention forward", step.L, attention_flops(s, 2), 4 * step.NC, forward);
+    t = AttentionTensors(b.memory, s);
+    if (b.gpu) forward();
+    b.kernel("attention backward", step.L, attention_flops(s, 5), 8 * step.NC, [&] {
+        flash_attention_backward(t.dqkv, t.flash_scratch, t.dout, t.qkv, t.out, t.lse, nullptr, s, stream, t.dbias,
+                                 true);
+    });
+}
+
+void step_norms(Bench& b, const StepShape& s) {
+    constexpr NormKind kKind = NormKind::layernorm;
+    const int C = s.C;
+    const int N = s.N;
+    const Stream& stream = b.context.stream;
+    Memory& m = b.memory;
+    const auto rows = [&] { return m.take<T>(int64_t{N} * C); };
+    const NormForward<T> forward{.out = rows(),
+                                 .mean = m.take<float>(N),
+                                 .rstd = m.take<float>(N),
+                                 .x = rows(),
+                                 .weight = m.take<T>(C),
+                                 .bias = m.take<T>(C),
+                                 .N = N,
+                                 .C = C,
+                                 .eps = 1e-5f};
+    b.kernel("norm forward", 2 * s.L + 1, 0, 2 * s.NC, [&] { norm_forward<T>(kKind, forward, stream); });
+    NormBackward<T> backward{.dx = rows(),
+                             .dweight = m.take<float>(C),
+                             .dbias = m.take<float>(C),
+                             .dx_sums = m.take<float>(C),
+                             .scratch = m.scratch(norm_backward_scratch_bytes(kKind, N, C)),
+                             .dout = rows(),
+                             .x = rows(),
+                             .mean = m.take<float>(N),
+                             .rstd = m.take<float>(N),
+                             .weight = m.take<T>(C),
                              .N = N,
                              .C = C,
-                             .eps = 1e-5f},
-                            stream);
-        });
+                             .accumulate = true};
+    backward.dresidual = backward.dx;
+    b.kernel("norm backward", 2 * s.L + 1, 0, 4 * s.NC, [&] { norm_backward<T>(kKind, backward, stream); });
+}
+
+void step_gelu(Bench& b, const StepShape& s) {
+    constexpr ActivationKind kKind = ActivationKind::gelu;
+    const Stream& stream = b.context.stream;
+    const int64_t size = int64_t{s.N} * s.F;
+    T* y = b.memory.take<T>(size);
+    T* x = b.memory.take<T>(size);
+    b.kernel("GELU forward", s.L, 0, 4.0 * size, [&] { activation_forward(kKind, y, x, s.N, s.F, stream); });
+    y = b.memory.take<T>(size);
+    x = b.memory.take<T>(size);
+    float* db = b.memory.take<float>(s.F);
+    void* scratch = b.memory.scratch(activation_backward_scratch_bytes(kKind, s.N, s.F));
+    b.kernel("GELU backward", s.L, 0, 6.0 * size,
+             [&] { activation_backward(kKind, y, db, scratch, x, y, s.N, s.F, true, stream); });
+}
+
+void step_classifier(Bench& b, const StepShape& s) {
+    T* logits = b.memory.take<T>(int64_t{s.chunk} * s.Vp);
+    float* losses = b.memory.take<float>(s.chunk);
+    Buffer<int> targets(b.gpu ? s.chunk : 0);
+    if (b.gpu) zero(targets.data(), s.chunk, b.context.stream);
+    b.kernel("classifier", s.N / s.chunk, 0, 4.0 * s.chunk * s.Vp, [&] {
+        classifier(logits, losses, targets.data(), s.chunk, s.V, s.Vp, 1.0f / s.N, true, b.context.stream);
+    });
+}
+
+void step_optimizer(Bench& b, const StepShape& s) {
+    const Stream& stream = b.context.stream;
+    Memory& m = b.memory;
+    const int64_t P = decoder_params(s.config).size();
+    float* master = m.take<float>(P);
+    float* first = m.take<float>(P);
+    float* second = m.take<float>(P);
+    float* grad = m.take<float>(P);
+    T* work = m.take<T>(P);
+    Buffer<StepControl> control(b.gpu ? 1 : 0);
+    const StepControl tenth{
+        .grad_norm = 1.0f, .scale = 1.0f, .updates = 10, .bias_correction1 = 0.65f, .bias_correction2 = 0.4f};
+    if (b.gpu) {
+        upload(control.data(), &tenth, 1, stream);
+        zero(second, P, stream);  // the root of a negative number takes another path through the kernel
     }
-    {
-        T* dx = rows();
-        T* dout = rows();
-        T* x = rows();
-        T* weight = m.take<T>(C);
-        float* mean = m.take<float>(N);
-        float* rstd = m.take<float>(N);
-        float* dw = m.take<float>(C);
-        float* db = m.take<float>(C);
-        float* dx_sums = m.take<float>(C);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(norm_backward_scratch_bytes(NormKind::layernorm, N, C)));
-        b.kernel("norm backward", 2 * L + 1, 0, 4 * NC, [&] {
-            norm_backward<T>(NormKind::layernorm,
-                             {.dx = dx,
-                              .dweight = dw,
-                              .dbias = db,
-                              .dx_sums = dx_sums,
-                              .scratch = scratch,
-                              .dout = dout,
-                              .dresidual = dx,
-                              .x = x,
-                              .mean = mean,
-                              .rstd = rstd,
-                              .weight = weight,
-                              .N = N,
-                              .C = C,
-                              .accumulate = true},
-                             stream);
-        });
-    }
-    {
-        T* y = m.take<T>(int64_t{N} * F);
-        T* x = m.take<T>(int64_t{N} * F);
-        b.kernel("GELU forward", L, 0, 4.0 * N * F,
-                 [&] { activation_forward(ActivationKind::gelu, y, x, N, F, stream); });
-        y = m.take<T>(int64_t{N} * F);
-        x = m.take<T>(int64_t{N} * F);
-        float* db = m.take<float>(F);
-        void* scratch =
-            m.take<std::byte>(static_cast<int64_t>(activation_backward_scratch_bytes(ActivationKind::gelu, N, F)));
-        b.kernel("GELU backward", L, 0, 6.0 * N * F,
-                 [&] { activation_backward(ActivationKind::gelu, y, db, scratch, x, y, N, F, true, stream); });
-    }
-    {
-        T* logits = m.take<T>(int64_t{chunk} * Vp);
-        float* losses = m.take<float>(chunk);
-        Buffer<int> targets(b.gpu ? chunk : 0);
-        if (b.gpu) zero(targets.data(), chunk, stream);
-        b.kernel("classifier", N / chunk, 0, 4.0 * chunk * Vp,
-                 [&] { classifier(logits, losses, targets.data(), chunk, V, Vp, 1.0f / N, true, stream); });
-    }
-    {
-        ParamTable table = decoder_params(c);
-        const int64_t P = table.size();
-        float* master = m.take<float>(P);
-        float* first = m.take<float>(P);
-        float* second = m.take<float>(P);
-        float* grad = m.take<float>(P);
-        T* work = m.take<T>(P);
-        Buffer<StepControl> control(b.gpu ? 1 : 0);
-        const StepControl tenth{
-            .grad_norm = 1.0f, .scale = 1.0f, .updates = 10, .bias_correction1 = 0.65f, .bias_correction2 = 0.4f};
-        if (b.gpu) {
-            upload(control.data(), &tenth, 1, stream);
-            zero(second, P, stream);  // the root of a negative number takes another path through the kernel
-        }
-        b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
-            adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f},
-                         {0.9f, 0.95f, 1e-8f}, stream);
-        });
-        grad = m.take<float>(P);
-        float* sum = m.take<float>(1);
-        void* scratch = m.take<std::byte>(static_cast<int64_t>(reduce_scratch_bytes()));
-        b.kernel("gradient norm", 1, 0, 4.0 * static_cast<double>(P),
-                 [&] { reduce_sum_squares(sum, scratch, grad, P, false, stream); });
-    }
+    b.kernel("AdamW", 1, 0, 30.0 * static_cast<double>(P), [&] {
+        adamw_update(master, work, first, second, grad, control.data(), P, {3e-4f, 1.0f, 0.1f}, {0.9f, 0.95f, 1e-8f},
+                     stream);
+    });
+    grad = m.take<float>(P);
+    float* sum = m.take<float>(1);
+    void* scratch = m.scratch(reduce_scratch_bytes());
+    b.kernel("gradient norm", 1, 0, 4.0 * static_cast<double>(P),
+             [&] { reduce_sum_squares(sum, scratch, grad, P, false, stream); });
+}
+
+void copy_bandwidth(Bench& b) {
     const int64_t n = int64_t{1} << 30;
-    std::byte* to = m.take<std::byte>(n);
-    std::byte* from = m.take<std::byte>(n);
-    b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy_bytes(to, from, static_cast<size_t>(n), stream); });
+    std::byte* to = b.memory.take<std::byte>(n);
+    std::byte* from = b.memory.take<std::byte>(n);
+    b.kernel("copy", 0, 0, 2.0 * static_cast<double>(n), [&] { copy(to, from, n, b.context.stream); });
 }
 
 }  // namespace
@@ -406,6 +391,9 @@ int main(int argc, char** argv) {
                    info.name, info.is_gpu, info.peak_bf16_flops, kH200.tflops * 1e12, kH200.gb_per_s * 1e9);
         Bench bench(info.is_gpu && !list, named ? read_names(argv[2]) : std::nullopt);
         attention(bench);
-        step_kernels(bench);
+        const StepShape step;
+        for (auto measure : {step_products, step_attention, step_norms, step_gelu, step_classifier, step_optimizer})
+            measure(bench, step);
+        copy_bandwidth(bench);
     });
 }

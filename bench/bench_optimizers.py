@@ -8,21 +8,15 @@ and the largest ratio follow in brackets.
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
 
 import starts
+from arguments import Parser
 
 OPTIMIZERS = ("adamw", "muon", "teon")
 DEMO = ("demo's GPT-2", 256, ["--model", "tiny", "--vocab-size", 256, "--seq-len", 128, "--batch-tokens", 2048])
@@ -47,7 +41,7 @@ def measure(model, vocabulary, flags, steps, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--steps", type=int, default=60, help="per start with the demo's model (default 60)")
     parser.add_argument("--repeats", type=int, default=3, help="starts of each optimizer (default 3)")
     args = parser.parse_args()

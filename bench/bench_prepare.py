@@ -11,15 +11,8 @@ processor time, which other work on the machine does not distort, and the peak m
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import json
 import os
 import resource
@@ -33,11 +26,11 @@ import time
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from arguments import Parser
+from teon_data import tokenizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DATA = os.path.join(ROOT, "..", "shared", "data")
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from teon_data import tokenizer
 
 
 def cpu_seconds(who):
@@ -67,7 +60,7 @@ def prepare(path, out, bpe_dir, workers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--text", default=os.path.join(DATA, "english", "english_train.jsonl"))
     parser.add_argument("--bpe-dir", default=os.path.join(DATA, "gpt2_bpe"))
     parser.add_argument("--megabytes", type=float, default=100,

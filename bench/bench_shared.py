@@ -7,15 +7,8 @@ the median step of all runs, without the first quarter of each. A ratio is the m
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import concurrent.futures
 import os
 import statistics
@@ -25,12 +18,13 @@ import tempfile
 
 import bench_train
 import starts
+from arguments import Parser
 
 AT_ONCE = (1, 2, 4)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--steps", type=int, default=16, help="per start (default 16)")
     parser.add_argument("--repeats", type=int, default=2, help="rounds (default 2)")
     args = parser.parse_args()

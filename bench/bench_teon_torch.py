@@ -21,13 +21,7 @@ modded-nanogpt's optimizer needs Triton on a GPU; here three of its products are
 one shape, and its averages of gradients, which other optimizers leave to DistributedDataParallel, are sums.
 """
 if __name__ == "__main__":
-    import os
-    import sys
-
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
+    from begin import startup
 
 import argparse
 import ast
@@ -39,6 +33,8 @@ import sys
 import tempfile
 import time
 import types
+
+from arguments import Parser
 
 try:
     import torch
@@ -260,7 +256,7 @@ def jobs_of(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--dion")
     parser.add_argument("--modded")
     parser.add_argument("--layers", type=int, default=12)

@@ -11,25 +11,18 @@ on the machine distort less than the clock. (Ours includes the start, PyTorch's 
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
 import starts
+from arguments import Parser, python_with_torch
 
 VOCABULARY = 256
 ENGINES = ["ours float", "ours bf16", "eager float", "eager bf16", "compiled float", "compiled bf16"]
@@ -80,16 +73,8 @@ def torchs(python, kind, model, dtype, steps):
     return figures["tokens_per_s"], figures["cpu_s"]
 
 
-def find_torch(asked):
-    """An interpreter that has PyTorch, or None."""
-    for python in filter(None, map(shutil.which, [asked] if asked else [sys.executable, "python3", "python"])):
-        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
-            return python
-    return None
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="starts of each program (default 3)")
     parser.add_argument("--models", default="", help="only those with this text in their name, such as GQA or T =")
     parser.add_argument("--python", help="interpreter with PyTorch (default: this one or python3)")
@@ -99,7 +84,7 @@ def main():
     if starts.on_gpu():
         print("SKIPPED: bench_train compares CPUs; for a GPU: make gpu-first")
         return
-    python = find_torch(args.python)
+    python = python_with_torch(args.python)
     if not python:
         print("PyTorch is not installed: no ratios", flush=True)
     for name, (model, steps, engines) in MODELS.items():

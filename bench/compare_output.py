@@ -9,19 +9,14 @@ output, copy it over the file.
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import os
 import pathlib
 import re
 import sys
+
+from arguments import Parser
 
 MEASURED = pathlib.Path(__file__).resolve().parent / "measured"
 ALLOWED = 0.1
@@ -86,7 +81,7 @@ def machine():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("output", type=pathlib.Path, help="what make bench printed")
     output, stored = parser.parse_args().output, MEASURED / f"{machine()}.txt"
     if not stored.exists():

@@ -17,15 +17,8 @@ above them, which neither results nor instruction counts show. For a new kernel:
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import importlib.util
 import json
 import os
@@ -34,6 +27,9 @@ import re
 import shutil
 import subprocess
 import sys
+
+from arguments import Parser
+from ptxas_report import short_names
 
 COUNTS = pathlib.Path(__file__).resolve().parent / "instruction_counts.json"
 GROWTH = 1.05  # permitted growth of a count
@@ -49,18 +45,6 @@ def find_disassembler():
     return next((tool for tool in tools if os.access(tool, os.X_OK)), None)
 
 
-def short_name(demangled):
-    """Shortens void teon::(anonymous namespace)::flash_attention_...<64>(bf16*, ...) to flash_attention_...<64>."""
-    text = re.sub(r"\(anonymous namespace\)::|\bteon::|^void ", "", demangled.strip())
-    depth = 0
-    for i, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth == 0:
-            text = text[:i]
-            break
-    return text.replace("> >", ">>").rstrip()
-
-
 def disassemble(tool, path, architecture):
     """{kernel: [(address, instruction)]} of an object file, without NOPs and predicates."""
     text = subprocess.run([tool, "-sass", "-arch", architecture, str(path)], capture_output=True, text=True,
@@ -71,8 +55,8 @@ def disassemble(tool, path, architecture):
             lines = code.setdefault(match[1], [])
         elif (match := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line)) and not match[2].startswith("NOP"):
             lines.append((int(match[1], 16), re.sub(r"^@!?U?P\w+\s+", "", match[2])))
-    names = subprocess.run(["c++filt"], input="\n".join(code), capture_output=True, text=True, check=True).stdout
-    return {short_name(name): lines for name, lines in zip(names.splitlines(), code.values())}
+    names = short_names(code)
+    return {names[name]: lines for name, lines in code.items()}
 
 
 def anchors(pattern, instruction):
@@ -179,7 +163,7 @@ def as_text(kernels):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("build", help="folder of nvcc's object files")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()

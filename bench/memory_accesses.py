@@ -10,18 +10,13 @@ transactions above the least number that can move the same words.
 """
 
 if __name__ == "__main__":
-    import os
-    import sys
+    from begin import startup
 
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-    import startup
-
-    startup.begin()
-
-import argparse
 import collections
 import json
 import sys
+
+from arguments import Parser
 
 
 def accesses(path):
@@ -38,7 +33,7 @@ def accesses(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("counts", help="file of CUDA_COUNTS")
     parser.add_argument("--lines", type=int, default=20)
     args = parser.parse_args()

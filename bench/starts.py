@@ -1,21 +1,20 @@
 """Starts ./train_gpt2 or ./train_llama on random tokens, for the benchmarks."""
 
-import json
 import pathlib
 import random
-import struct
 import subprocess
 import tempfile
+
+from make_corpus import shard_of
+from run_folder import Metrics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def random_shard(folder, vocabulary, count):
     """Writes a shard of `count` uniform tokens and returns its path."""
-    generator = random.Random(1)
-    tokens = generator.choices(range(vocabulary), k=count)
     path = pathlib.Path(folder) / "random_train_000000.bin"
-    path.write_bytes(struct.pack("<256i", 20240520, 1, count, *[0] * 253) + struct.pack(f"<{count}H", *tokens))
+    path.write_bytes(shard_of(random.Random(1).choices(range(vocabulary), k=count)))
     return path
 
 
@@ -25,9 +24,7 @@ def train(shard, *flags, steps, program="train_gpt2"):
         command = [ROOT / program, "--data", shard, "--steps", steps, "--checkpoint-end", "off", "--out",
                    f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-        lines = [json.loads(line)
-                 for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line["kind"] == "step" and line["step"] > steps // 4]
+        return [line for line in Metrics(f"{folder}/run").of_kind("step") if line["step"] > steps // 4]
 
 
 def on_gpu():

@@ -12,14 +12,12 @@
 #include "checkpoint/weights.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
 
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::json;
 
 constexpr int kFormat = 1;
 constexpr std::string_view kPrefix = "step_";
@@ -36,7 +34,7 @@ uint64_t parse_hex(const std::string& text, const std::string& path) {
     return x;
 }
 
-json stats_json(const SeriesStats& s) { return {{"mean", s.mean}, {"variance", s.variance}, {"count", s.count}}; }
+Json stats_json(const SeriesStats& s) { return {{"mean", s.mean}, {"variance", s.variance}, {"count", s.count}}; }
 SeriesStats stats_of(const JsonObject& j) { return {j.at<float>("mean"), j.at<float>("variance"), j.at<int>("count")}; }
 
 // Throws Error unless the file has the size and hash of its manifest entry.
@@ -60,13 +58,13 @@ void verify_file(const std::string& folder, const ManifestEntry& entry) {
 std::vector<ManifestEntry> verified_manifest(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
     const std::string text = read_text(path, JsonLimits().bytes);
-    const json parsed = parse_json(text, path);
+    const Json parsed = parse_json(text, path);
     const JsonObject manifest(parsed, path);
     std::vector<ManifestEntry> files;
     const auto step = manifest.at<int64_t>("step");
-    const auto list = manifest.at<json>("files");
+    const auto list = manifest.at<Json>("files");
     CHECK(list.is_array(), "{}: files is not a list", path);
-    for (const json& item : list) {
+    for (const Json& item : list.items()) {
         const JsonObject file(item, path + ": files");
         files.push_back(
             {file.at<std::string>("path"), file.at<int64_t>("bytes"), parse_hex(file.at<std::string>("xxh3"), path)});
@@ -106,8 +104,8 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
 
 }  // namespace
 
-json to_json(const TrainingState& s) {
-    json j = {{"format", kFormat},
+Json to_json(const TrainingState& s) {
+    Json j = {{"format", kFormat},
               {"step", s.step},
               {"tokens", s.tokens},
               {"next_sample", s.next_sample},
@@ -116,7 +114,7 @@ json to_json(const TrainingState& s) {
                {{"skipped_in_row", s.control.skipped_in_row},
                 {"loss", stats_json(s.control.loss_stats)},
                 {"grad_norm", stats_json(s.control.grad_norm_stats)}}},
-              {"run", *s.run}};
+              {"run", s.run}};
     if (s.interim) j["interim"] = true;
     if (s.log) j["log"] = {{"bytes", s.log->bytes}, {"xxh3", hex(s.log->xxh3)}};
     return j;
@@ -124,7 +122,7 @@ json to_json(const TrainingState& s) {
 
 // Throws UsageError naming the file and the key if a part of the run's description that resuming reads is of another
 // kind.
-void check_run(const json& run, const std::string& where) {
+void check_run(const Json& run, const std::string& where) {
     const JsonObject o(run, where);
     const auto check = [&]<typename T>(const JsonObject& in, const char* key, T least) {
         if (in.has_key(key)) {
@@ -134,14 +132,14 @@ void check_run(const json& run, const std::string& where) {
         }
     };
     const auto object_at = [&](const JsonObject& in, const char* key) {
-        return in.has_key(key) ? in.at<json>(key) : json::object();
+        return in.has_key(key) ? in.at<Json>(key) : Json::object();
     };
     const auto check_list = [&](const JsonObject& in, const char* key, auto check_item) {
         if (!in.has_key(key)) return;
-        const auto list = in.at<json>(key);
+        const auto list = in.at<Json>(key);
         const std::string name = fmt::format("{}: {}", in.name(), key);
         CHECK_USAGE(list.is_array(), "{} is {}, expected a list", name, shown(list));
-        for (const json& item : list) check_item(JsonObject(item, name));
+        for (const Json& item : list.items()) check_item(JsonObject(item, name));
     };
     check(o, "program", std::string());
     check(o, "init_from", std::string());
@@ -149,9 +147,9 @@ void check_run(const json& run, const std::string& where) {
     check(o, "micro_batch", 0);
     check(o, "steps", int64_t{0});
     check(o, "warmup_steps", int64_t{-1});
-    const json options = object_at(o, "options");
-    const json model = object_at(o, "model");
-    const json data = object_at(o, "data");
+    const Json options = object_at(o, "options");
+    const Json model = object_at(o, "model");
+    const Json data = object_at(o, "data");
     const JsonObject options_of_run(options, where + ": options");
     check(options_of_run, "init-from", std::string());
     check(options_of_run, "dtype", std::string());
@@ -163,7 +161,7 @@ void check_run(const json& run, const std::string& where) {
     });
     const JsonObject data_of_run(data, where + ": data");
     for (const char* key : {"train", "val"}) {
-        const json shards = data_of_run.has_key(key) ? data_of_run.at<json>(key) : json::array();
+        const Json shards = data_of_run.has_key(key) ? data_of_run.at<Json>(key) : Json::array();
         if (shards.is_array()) {  // as version 0.2 wrote them
             check_list(data_of_run, key, [](const auto&) {});
             continue;
@@ -175,7 +173,7 @@ void check_run(const json& run, const std::string& where) {
     }
 }
 
-TrainingState training_state(const json& j, const std::string& path) {
+TrainingState training_state(const Json& j, const std::string& path) {
     TrainingState s;
     const JsonObject o(j, path);
     const int format = o.at<int>("format");
@@ -184,17 +182,17 @@ TrainingState training_state(const json& j, const std::string& path) {
     s.tokens = o.at<int64_t>("tokens");
     s.next_sample = o.at<int64_t>("next_sample");
     s.control.updates = o.at<int>("updates");
-    const auto guard_json = o.at<json>("guard");
+    const auto guard_json = o.at<Json>("guard");
     const JsonObject guard(guard_json, path + ": guard");
     s.control.skipped_in_row = guard.at<int>("skipped_in_row");
     auto stats = [&](const char* key) {
-        const auto series = guard.at<json>(key);
+        const auto series = guard.at<Json>(key);
         return stats_of(JsonObject(series, guard.name() + ": " + key));
     };
     s.control.loss_stats = stats("loss");
     s.control.grad_norm_stats = stats("grad_norm");
-    s.run = o.at<json>("run");
-    check_run(*s.run, path + ": run");
+    s.run = o.at<Json>("run");
+    check_run(s.run, path + ": run");
     for (const auto& [key, value] : {std::pair{"step", s.step},
                                      {"tokens", s.tokens},
                                      {"next_sample", s.next_sample},
@@ -203,7 +201,7 @@ TrainingState training_state(const json& j, const std::string& path) {
         CHECK(value >= 0, "{}: {} is {}, expected at least 0", path, key, value);
     s.interim = o.get("interim", false);
     if (o.has("log")) {
-        const auto log_json = o.at<json>("log");
+        const auto log_json = o.at<Json>("log");
         const JsonObject log(log_json, path + ": log");
         s.log = {log.at<int64_t>("bytes"), parse_hex(log.at<std::string>("xxh3"), log.name())};
         CHECK(s.log->bytes >= 0, "{}: bytes is {}, expected at least 0", log.name(), s.log->bytes);
@@ -222,12 +220,12 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
 }
 
 std::string manifest_text(int64_t step, const std::vector<ManifestEntry>& files) {
-    nlohmann::ordered_json j = {{"format", kFormat}, {"step", step}, {"files", json::array()}};
+    Json j = {{"format", kFormat}, {"step", step}, {"files", Json::array()}};
     for (const ManifestEntry& f : files)
         j["files"].push_back({{"path", f.path}, {"bytes", f.bytes}, {"xxh3", hex(f.xxh3)}});
-    const std::string content = json_text(j);
+    const std::string content = json_text(j, {.in_order = true});
     j["xxh3"] = hex(hash_of(content));
-    return json_text(j, 1) + "\n";
+    return json_text(j, {.indent = 1, .in_order = true}) + "\n";
 }
 
 std::optional<std::string> checkpoint_fault(const std::string& folder) {
@@ -247,7 +245,7 @@ void verify_model(const std::string& path) {
     const std::string folder = whole ? path : fs::path(path).parent_path().string();
     const std::string manifest = (fs::path(folder) / "manifest.json").string();
     if (!fs::exists(manifest, error)) return;
-    const json parsed = read_json(manifest);
+    const Json parsed = read_json(manifest);
     if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // written by another program
     for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
         const bool of_training = entry.path.starts_with("optimizer/") || entry.path == "trainer.json";

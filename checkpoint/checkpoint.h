@@ -16,12 +16,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "files/json_member.h"
+#include "files/json.h"
 #include "model/param_store.h"
 #include "optim/optimizer.h"
 
@@ -41,10 +40,10 @@ struct TrainingState {
     StepControl control;             // updates applied and the guard's statistics
     bool interim = false;            // due by time, not by step: the next checkpoint replaces it
     std::optional<LogPosition> log;  // the end of metrics.jsonl, if the run has one
-    JsonMember run;                  // options, model and data, which --resume compares (plan/description.h)
+    Json run;                        // options, model and data, which --resume compares (plan/description.h)
 };
-nlohmann::json to_json(const TrainingState& state);
-TrainingState training_state(const nlohmann::json& j, const std::string& path);  // throws Error naming path and key
+Json to_json(const TrainingState& state);
+TrainingState training_state(const Json& j, const std::string& path);  // throws Error naming path and key
 
 inline constexpr const char* kBestLink = "best";
 

@@ -6,12 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "files/json_text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -240,7 +239,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
         }
         write_text(path, content);
     }
-    write_text("trainer.json", json_text(to_json(state), 2) + "\n");
+    write_text("trainer.json", json_text(to_json(state), {.indent = 2}) + "\n");
     if (plan_.sync_log) plan_.sync_log();
     OutputFile file(files_, staged, "manifest.json");
     file.write(manifest_text(state.step, manifest));

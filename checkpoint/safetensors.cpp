@@ -9,7 +9,6 @@
 #include "base/hash.h"
 #include "base/integer.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
 
@@ -21,30 +20,32 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
 
-TensorInfo parse_tensor(const std::string& path, const std::string& name, const nlohmann::json& j, int64_t data_begin,
+// Returns a whole number from 0 to INT64_MAX; -1 if the value is none.
+int64_t natural(const Json& value) {
+    const auto* number = std::get_if<int64_t>(&value.kind());
+    return number ? *number : -1;
+}
+
+TensorInfo parse_tensor(const std::string& path, const std::string& name, const Json& j, int64_t data_begin,
                         int64_t data_bytes) {
     auto fault = [&](const char* what) { return fmt::format("{}: tensor '{}': {}", path, name, what); };
-    CHECK(j.is_object() && j.contains("dtype") && j["dtype"].is_string() && j.contains("shape") &&
-              j["shape"].is_array() && j.contains("data_offsets") && j["data_offsets"].is_array() &&
-              j["data_offsets"].size() == 2,
-          "{}", fault("its header entry is not {dtype, shape, data_offsets}"));
+    CHECK(j["dtype"].is_text() && j["shape"].is_array() && j["data_offsets"].items().size() == 2, "{}",
+          fault("its header entry is not {dtype, shape, data_offsets}"));
     TensorInfo t;
     t.name = name;
     t.dtype = j["dtype"].get<std::string>();
     const int item = dtype_bytes(t.dtype);
     CHECK(item > 0, "{}", fault(("unknown dtype " + t.dtype).c_str()));
     int64_t elements = 1;
-    for (const auto& d : j["shape"]) {
-        CHECK(d.is_number_unsigned() && d.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX), "{}",
-              fault("bad shape"));
-        t.shape.push_back(d.get<int64_t>());
+    for (const Json& d : j["shape"].items()) {
+        t.shape.push_back(natural(d));
+        CHECK(t.shape.back() >= 0, "{}", fault("bad shape"));
         CHECK(!__builtin_mul_overflow(elements, t.shape.back(), &elements), "{}", fault("shape overflows"));
     }
-    for (const auto& o : j["data_offsets"])
-        CHECK(o.is_number_unsigned() && o.get<uint64_t>() <= static_cast<uint64_t>(data_bytes), "{}",
-              fault("its data lie beyond the end of the file"));
-    const int64_t begin = j["data_offsets"][0].get<int64_t>();
-    const int64_t end = j["data_offsets"][1].get<int64_t>();
+    const int64_t begin = natural(j["data_offsets"].items()[0]);
+    const int64_t end = natural(j["data_offsets"].items()[1]);
+    CHECK(begin >= 0 && begin <= data_bytes && end >= 0 && end <= data_bytes, "{}",
+          fault("its data lie beyond the end of the file"));
     CHECK(begin <= end && elements <= INT64_MAX / item && end - begin == elements * item, "{}",
           fault("its offsets do not match its shape and dtype"));
     t.offset = data_begin + begin;
@@ -73,16 +74,16 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
           "{}: its header claims {} bytes, the file has {}", path, header_bytes, size);
     std::string text(header_bytes, '\0');
     file_.read(text.data(), static_cast<int64_t>(header_bytes), 8);
-    const nlohmann::json header = parse_json(text, path + ": its header", {.bytes = kMaxHeader});
+    const Json header = parse_json(text, path + ": its header", {.bytes = kMaxHeader});
     const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
-    for (const auto& [name, entry] : header.items()) {
+    for (const auto& [name, entry] : header.members()) {
         if (name != "__metadata__") {
             tensors_.push_back(parse_tensor(path, name, entry, data_begin, size - data_begin));
             continue;
         }
         CHECK(entry.is_object(), "{}: its __metadata__ is not an object", path);
-        for (const auto& [key, value] : entry.items()) {
-            CHECK(value.is_string(), "{}: its __metadata__ '{}' is not a string", path, key);
+        for (const auto& [key, value] : entry.members()) {
+            CHECK(value.is_text(), "{}: its __metadata__ '{}' is not a string", path, key);
             metadata_[key] = value.get<std::string>();
         }
     }
@@ -161,11 +162,11 @@ SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
         for (const TensorInfo& t : files_[0]->tensors()) place_[t.name] = files_[0].get();
         return;
     }
-    const nlohmann::json index = read_json(path_);
-    const auto places = JsonObject(index, path_).at<nlohmann::json>("weight_map");
+    const Json index = read_json(path_);
+    const auto places = JsonObject(index, path_).at<Json>("weight_map");
     const JsonObject place(places, path_ + ": weight_map");
     std::map<std::string, const SafetensorsFile*> opened;
-    for (const auto& [tensor, unused] : places.items()) {
+    for (const auto& [tensor, unused] : places.members()) {
         const auto name = place.at<std::string>(tensor);
         CHECK_USAGE(!name.empty() && name[0] != '.' && name.find_first_of(std::string_view("/\0", 2)) == name.npos,
                     "{}: {} is in '{}', expected a file beside it", path_, tensor, name);
@@ -221,28 +222,29 @@ std::vector<ModelShard> divide_model(const std::vector<TensorData>& tensors, int
 
 std::pair<std::string, std::string> model_index(const std::vector<TensorData>& tensors,
                                                 const std::vector<ModelShard>& shards) {
-    nlohmann::ordered_json map = nlohmann::ordered_json::object();
+    Json map = Json::object();
     int64_t total = 0;
     for (const ModelShard& shard : shards)
         for (size_t i = shard.begin; i < shard.end; ++i) {
             map[tensors[i].name] = shard.file;
             total += bytes_of(tensors[i]);
         }
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-    return {kIndex, json_text(index, 2) + "\n"};
+    const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+    return {kIndex, json_text(index, {.indent = 2, .in_order = true}) + "\n"};
 }
 
 std::string safetensors_header(const std::vector<TensorData>& tensors,
                                const std::map<std::string, std::string>& metadata) {
-    nlohmann::ordered_json header = nlohmann::ordered_json::object();
-    if (!metadata.empty()) header["__metadata__"] = metadata;
+    Json header = Json::object();
+    for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
     int64_t at = 0;
     for (const TensorData& t : tensors) {
         const int64_t bytes = bytes_of(t);
-        header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+        header[t.name] = {
+            {"dtype", t.dtype}, {"shape", Json::array_of(t.shape)}, {"data_offsets", Json::array({at, at + bytes})}};
         at += bytes;
     }
-    std::string text = json_text(header);
+    std::string text = json_text(header, {.in_order = true});
     text.resize(round_up(text.size(), 8), ' ');  // so that data begin at a multiple of 8 bytes
     uint64_t size = text.size();
     std::string out(8, '\0');

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
 
@@ -17,64 +16,60 @@ std::string tokenizer_folder(const std::string& shard) {
 
 namespace {
 
-using nlohmann::json;
-
 // Returns a tokenizer.json (https://huggingface.co/docs/tokenizers) made from GPT-2's encoder.json and vocab.bpe.
-json gpt2_tokenizer_json(const json& vocab, const std::string& merges, const std::string& delimiter) {
-    json pairs = json::array();
+Json gpt2_tokenizer_json(const Json& vocab, const std::string& merges, const std::string& delimiter) {
+    Json pairs = Json::array();
     std::istringstream lines(merges);
     std::string line;
     std::getline(lines, line);  // the version
     while (std::getline(lines, line))
         if (!line.empty()) pairs.push_back(line);
-    const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
-    json file = {{"version", "1.0"},
+    const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+    Json file = {{"version", "1.0"},
                  {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", pairs}}},
                  {"pre_tokenizer", byte_level},
                  {"decoder", byte_level}};
     if (vocab.contains(delimiter))
-        file["added_tokens"] = {{{"id", vocab[delimiter]},
-                                 {"content", delimiter},
-                                 {"single_word", false},
-                                 {"lstrip", false},
-                                 {"rstrip", false},
-                                 {"normalized", false},
-                                 {"special", true}}};
+        file["added_tokens"] = Json::array({{{"id", vocab[delimiter]},
+                                             {"content", delimiter},
+                                             {"single_word", false},
+                                             {"lstrip", false},
+                                             {"rstrip", false},
+                                             {"normalized", false},
+                                             {"special", true}}});
     return file;
 }
 
 // Returns the text of a token, empty if it has none. Throws UsageError naming `path`, the file.
-std::string text_of(const json& file, int token, const std::string& path) {
-    const auto added = JsonObject(file, path).get<json>("added_tokens", json::array());
+std::string text_of(const Json& file, int token, const std::string& path) {
+    const auto added = JsonObject(file, path).get<Json>("added_tokens", Json::array());
     CHECK_USAGE(added.is_array(), "{}: added_tokens is not a list", path);
-    for (const json& item : added) {
+    for (const Json& item : added.items()) {
         const JsonObject entry(item, path + ": added_tokens");
         if (entry.at<int>("id") == token) return entry.at<std::string>("content");
     }
-    const auto model = file.find("model");
-    if (model != file.end() && model->is_object() && model->contains("vocab"))
-        for (const auto& [text, id] : (*model)["vocab"].items())
-            if (id == token) return text;
+    for (const auto& [text, id] : file["model"]["vocab"].members())
+        if (id == token) return text;
     return "";
 }
 
 // Makes Hugging Face's library put the token before each text, unless the tokenizer has a template.
-void begin_texts_with(json& file, int token, const std::string& path) {
+void begin_texts_with(Json& file, int token, const std::string& path) {
     const std::string text = text_of(file, token, path);
-    const json before = file.value("post_processor", json());
-    const bool byte_level = before.is_object() && before.value("type", json()) == "ByteLevel";
+    const Json before = std::as_const(file)["post_processor"];
+    const bool byte_level = before["type"] == "ByteLevel";
     if (text.empty() || (!before.is_null() && !byte_level)) return;
-    const json special = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-    const json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-    const json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-    json tokens = json::object();
-    tokens[text] = {{"id", text}, {"ids", {token}}, {"tokens", {text}}};
-    const json processor = {{"type", "TemplateProcessing"},
-                            {"single", json::array({special, first})},
-                            {"pair", json::array({special, first, second})},
+    const Json special = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+    const Json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    const Json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+    Json tokens = Json::object();
+    tokens[text] = {{"id", text}, {"ids", Json::array({token})}, {"tokens", Json::array({text})}};
+    const Json processor = {{"type", "TemplateProcessing"},
+                            {"single", Json::array({special, first})},
+                            {"pair", Json::array({special, first, second})},
                             {"special_tokens", tokens}};
     file["post_processor"] =
-        byte_level ? json{{"type", "Sequence"}, {"processors", json::array({before, processor})}} : processor;
+        byte_level ? Json{{"type", "Sequence"}, {"processors", Json::array({before, processor})}} : processor;
 }
 
 }  // namespace
@@ -99,7 +94,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
 
     if (!files.count("description.json")) return result;
     const std::string path = folder + "/description.json";
-    const json parsed = parse_json(files["description.json"], path);
+    const Json parsed = parse_json(files["description.json"], path);
     const JsonObject description(parsed, path);
     const auto kind = description.get<std::string>("kind", "");
     // Hugging Face's name of each file, and its class of each kind of tokenizer.
@@ -115,7 +110,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     const auto delimiter = description.get<std::string>("delimiter_text", "");
     const auto read = [&](const char* name) { return parse_json(files[name], folder + "/" + name); };
     std::string& library_file = files["tokenizer.json"];
-    json library;
+    Json library;
     // A SentencePiece model as a tokenizer.json; null: it has no equal there, so that no class would give its tokens.
     // Folders of versions before 0.3 do not say.
     const bool converted = kind == "sentencepiece" && parsed.contains("huggingface");
@@ -132,7 +127,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
     library_file = library.is_null() ? "" : json_text(library) + "\n";
     for (const auto& [ours, theirs] : names)
         if (!files[ours].empty()) result.push_back({theirs, files[ours]});
-    json config;
+    Json config;
     if (files.count("tokenizer_config.json")) {
         config = read("tokenizer_config.json");
     } else {
@@ -143,15 +138,14 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         config.erase("add_bos_token");
         config.erase("add_eos_token");
         // Version 4 of transformers writes the configuration's value into the pre-tokenizer, false if there is none.
-        const json split = library.value("pre_tokenizer", json());
-        if (split.is_object() && split.contains("add_prefix_space"))
-            config["add_prefix_space"] = split["add_prefix_space"];
+        const Json split = std::as_const(library)["pre_tokenizer"];
+        if (split.contains("add_prefix_space")) config["add_prefix_space"] = split["add_prefix_space"];
     } else {
         config["add_bos_token"] = begin >= 0;
         config["add_eos_token"] = false;
     }
     config["model_max_length"] = max_length;
-    result.push_back({"tokenizer_config.json", json_text(config, 2) + "\n"});
+    result.push_back({"tokenizer_config.json", json_text(config, {.indent = 2}) + "\n"});
     return result;
 }
 

@@ -19,7 +19,6 @@ namespace teon {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::json;
 
 struct ListedShard {
     std::string split, sha256;
@@ -33,17 +32,17 @@ struct Manifest : TokenInfo {
 };
 
 // Returns TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
-std::string identity(const json& description, const std::string& name) {
+std::string identity(const Json& description, const std::string& name) {
     const JsonObject tokenizer(description, name);
     if (tokenizer.has("identity")) return tokenizer.at<std::string>("identity");
-    const auto files = tokenizer.get<json>("files", json::object());  // of an older prepare.py
+    const auto files = tokenizer.get<Json>("files", Json::object());  // of an older prepare.py
     return JsonObject(files, name + ": files").get<std::string>("tokens.bin", "");
 }
 
 Manifest read_manifest(const std::string& path) {
     Manifest m;
     m.described_by = path;
-    const json parsed = read_json(path);
+    const Json parsed = read_json(path);
     const JsonObject j(parsed, path);
     m.vocab_size = j.get("vocab_size", 0);
     m.delimiter = j.get("delimiter", -1);
@@ -52,12 +51,12 @@ Manifest read_manifest(const std::string& path) {
                 m.vocab_size, kMaxVocab);
     CHECK_USAGE(m.delimiter >= -1 && (m.vocab_size == 0 || m.delimiter < m.vocab_size),
                 "{}: delimiter is {}, expected a token below vocab_size, {}, or -1", path, m.delimiter, m.vocab_size);
-    const auto tokenizer = j.get<json>("tokenizer", json());
+    const auto tokenizer = j.get<Json>("tokenizer", Json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
     m.lists = j.has("shards");
-    const auto shards = j.get<json>("shards", json::array());
+    const auto shards = j.get<Json>("shards", Json::array());
     CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
-    for (const json& item : shards) {
+    for (const Json& item : shards.items()) {
         const JsonObject shard(item, path + ": shards");
         const std::string file = shard.at<std::string>("file");
         const ListedShard listed = {shard.get<std::string>("split", ""),

@@ -2,24 +2,21 @@
 
 #include "base/check.h"
 #include "files/json.h"
-#include "files/json_text.h"
 #include "files/script.h"
 
 namespace teon {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr double kPatienceSeconds = 120;  // a library on a slow disk of a network takes a minute to load
 
 // Sends the request and returns the value of `key` in the answer.
-json answer_of(LineServer& server, const json& request, const char* key, const std::string& folder) {
-    const json answer = parse_json(server.ask(json_text(request)), "the answer of scripts/encode_text.py",
+Json answer_of(LineServer& server, const Json& request, const char* key, const std::string& folder) {
+    const Json answer = parse_json(server.ask(json_text(request)), "the answer of scripts/encode_text.py",
                                    {.bytes = int64_t{1} << 30, .values = 1 << 28});
     CHECK_USAGE(!answer.contains("error"), "the tokenizer in {}: {}", folder,
                 JsonObject(answer, folder).get<std::string>("error", ""));
-    return JsonObject(answer, "the answer of scripts/encode_text.py").at<json>(key);
+    return JsonObject(answer, "the answer of scripts/encode_text.py").at<Json>(key);
 }
 
 }  // namespace
@@ -30,8 +27,8 @@ TextEncoder::TextEncoder(const std::string& folder)
 std::vector<int> TextEncoder::encode(std::string_view text) {
     CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");
     std::vector<int> tokens;
-    for (const json& token : answer_of(server_, {{"text", text}}, "tokens", folder_))
-        tokens.push_back(json_value<int>(token, folder_ + ": token"));
+    const Json answer = answer_of(server_, {{"text", text}}, "tokens", folder_);
+    for (const Json& token : answer.items()) tokens.push_back(json_value<int>(token, folder_ + ": token"));
     return tokens;
 }
 

@@ -43,7 +43,7 @@ Tokenizer::Tokenizer(const std::string& folder) : folder_(folder) {
     const std::string description_path = folder + "/description.json";
     const std::string table_path = folder + "/tokens.bin";
     if (exists(description_path)) {
-        const nlohmann::json parsed = read_json(description_path);
+        const Json parsed = read_json(description_path);
         read_token_bytes(read_text(table_path, kMaxFile), table_path);
         delimiter_ = JsonObject(parsed, description_path).get("delimiter", delimiter_);
     } else {

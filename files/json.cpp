@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "files/file.h"
 
@@ -13,143 +11,166 @@ namespace teon {
 
 namespace {
 
-using nlohmann::json;
+template <typename T>
+constexpr bool kIsNumber = std::is_same_v<T, int64_t> || std::is_same_v<T, uint64_t> || std::is_same_v<T, double>;
 
-// Builds the value from the parser's events. Each takes constant time (a key: logarithmic in its object's size). The
-// parser itself keeps one bit per open bracket and does not recurse.
-class Builder : public nlohmann::json_sax<json> {
-public:
-    explicit Builder(const JsonLimits& limits) : limits_(limits) {}
-
-    json root;
-    std::string fault;    // why the parse ended early
-    size_t position = 0;  // bytes read when it ended; 0: not a syntax error
-
-    bool null() override { return put(nullptr); }
-    bool boolean(bool value) override { return put(value); }
-    bool number_integer(number_integer_t value) override { return put(value); }
-    bool number_unsigned(number_unsigned_t value) override { return put(value); }
-    bool number_float(number_float_t value, const string_t&) override { return put(value); }
-    bool string(string_t& value) override { return put(std::move(value)); }
-    bool binary(binary_t&) override { return false; }  // not in text
-    bool start_object(size_t) override { return open(json::object()); }
-    bool start_array(size_t) override { return open(json::array()); }
-    bool end_object() override { return close(); }
-    bool end_array() override { return close(); }
-    bool key(string_t& name) override {
-        auto [place, fresh] = open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
-        member_ = &place->second;
-        if (!fresh) fault = fmt::format("{} occurs twice in one object", shown(place->first));
-        return fresh;
-    }
-    bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& error) override {
-        const std::string what = error.what();  // "... while parsing value - REASON; last read: '...'"
-        const size_t dash = what.find(" - ");
-        fault = dash == std::string::npos ? "a number is out of range" : what.substr(dash + 3);
-        fault.resize(std::min(fault.find("; last read"), fault.size()));
-        position = std::max<size_t>(at, 1);
-        return false;
-    }
-
-private:
-    json* place(json value) {
-        if (open_.empty()) return &(root = std::move(value));
-        if (json* member = std::exchange(member_, nullptr)) return &(*member = std::move(value));
-        json::array_t& array = open_.back()->get_ref<json::array_t&>();
-        array.push_back(std::move(value));
-        return &array.back();
-    }
-    bool put(json value) {
-        if (++values_ > limits_.values) fault = fmt::format("more than {} values", limits_.values);
-        place(std::move(value));
-        return fault.empty();
-    }
-    bool open(json container) {
-        if (static_cast<int>(open_.size()) == limits_.depth)
-            fault = fmt::format("more than {} nested brackets", limits_.depth);
-        if (++values_ > limits_.values) fault = fmt::format("more than {} values", limits_.values);
-        open_.push_back(place(std::move(container)));
-        return fault.empty();
-    }
-    bool close() {
-        open_.pop_back();
-        return true;
-    }
-
-    const JsonLimits& limits_;
-    std::vector<json*> open_;  // the containers around the next value
-    json* member_ = nullptr;   // its place, if it is a member of an object
-    int64_t values_ = 0;
-};
+// Returns the value's content of type T; null if it is of another type.
+template <typename T>
+const T* content(const Json& value) {
+    const auto* boxed = std::get_if<Boxed<T>>(&value.kind());
+    return boxed ? &**boxed : nullptr;
+}
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits) {
-    CHECK_USAGE(static_cast<int64_t>(text.size()) <= limits.bytes,
-                "{}: {} bytes, more than the {} that such JSON may have", name, text.size(), limits.bytes);
-    CHECK_USAGE(text.find_first_not_of(" \t\r\n") != std::string_view::npos, "{}: is empty, expected a JSON object",
-                name);
-    Builder builder(limits);
-    if (!json::sax_parse(text, &builder)) {
-        CHECK_USAGE(builder.position > 0, "{}: {}", name, builder.fault);
-        const std::string_view before = text.substr(0, builder.position - 1);
-        const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 = 0
-        throw UsageError(fmt::format("{}: not valid JSON: line {}, column {}: {}", name,
-                                     std::count(before.begin(), before.end(), '\n') + 1, before.size() - line_begin + 1,
-                                     builder.fault));
-    }
-    CHECK_USAGE(builder.root.is_object(), "{}: not a JSON object", name);
-    return std::move(builder.root);
+Json::Json(Value value) : value_(std::move(value)) {}
+Json::Json(std::nullptr_t) : Json(Value(nullptr)) {}
+Json::Json(std::string text) : Json(Value(Boxed(std::move(text)))) {}
+Json::Json(std::string_view text) : Json(std::string(text)) {}
+Json::Json(const char* text) : Json(std::string(text)) {}
+Json::Json(std::initializer_list<Member> members) : Json(object()) {
+    for (const auto& [key, value] : members) (*this)[key] = value;
+}
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) {
+    value_ = Value(other.value_);  // of which *this may be a part
+    return *this;
+}
+Json& Json::operator=(Json&& other) noexcept {
+    value_ = Value(std::move(other.value_));
+    return *this;
+}
+Json::~Json() = default;
+
+Json Json::array(std::initializer_list<Json> items) { return Json(Value(Boxed(Array(items)))); }
+Json Json::object() { return Json(Value(Boxed(Object()))); }
+
+bool Json::is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
+bool Json::is_boolean() const { return std::holds_alternative<bool>(value_); }
+bool Json::is_number() const { return is_whole() || std::holds_alternative<double>(value_); }
+bool Json::is_whole() const {
+    return std::holds_alternative<int64_t>(value_) || std::holds_alternative<uint64_t>(value_);
+}
+bool Json::is_text() const { return content<std::string>(*this); }
+bool Json::is_array() const { return content<Array>(*this); }
+bool Json::is_object() const { return content<Object>(*this); }
+
+size_t Json::size() const { return is_array() ? items().size() : members().size(); }
+
+const Json::Array& Json::items() const& {
+    static const Array none;
+    const Array* array = content<Array>(*this);
+    return array ? *array : none;
 }
 
-json read_json(const std::string& path, const JsonLimits& limits) {
+Json::Array& Json::items() & {
+    CHECK_USAGE(is_array(), "{} is not an array", shown(*this));
+    return *std::get<Boxed<Array>>(value_);
+}
+
+Json& Json::push_back(Json item) { return items().emplace_back(std::move(item)); }
+
+const Json::Object& Json::members() const& {
+    static const Object none;
+    const Object* object = content<Object>(*this);
+    return object ? *object : none;
+}
+
+std::vector<const Json::Object::value_type*> Json::members_in_order() const {
+    std::vector<const Object::value_type*> all;
+    for (const auto& member : members()) all.push_back(&member);
+    std::sort(all.begin(), all.end(), [](auto* a, auto* b) { return a->second.position_ < b->second.position_; });
+    return all;
+}
+
+bool Json::contains(std::string_view key) const { return members().contains(key); }
+
+const Json& Json::operator[](std::string_view key) const {
+    static const Json null;
+    const auto member = members().find(key);
+    return member == members().end() ? null : member->second;
+}
+
+Json& Json::operator[](std::string_view key) {
+    if (is_null()) value_ = object().value_;
+    CHECK_USAGE(is_object(), "{} is not an object", shown(*this));
+    Object& object = *std::get<Boxed<Object>>(value_);
+    const auto [member, is_new] = object.try_emplace(std::string(key));
+    if (is_new) member->second.position_ = static_cast<int>(object.size());
+    return member->second;
+}
+
+void Json::erase(std::string_view key) {
+    if (is_object()) std::erase_if(*std::get<Boxed<Object>>(value_), [&](auto& member) { return member.first == key; });
+}
+
+void Json::update(const Json& object) {
+    for (const auto* member : object.members_in_order()) (*this)[member->first] = member->second;
+}
+
+bool operator==(const Json& a, const Json& b) {
+    return std::visit(
+        []<typename A, typename B>(const A& x, const B& y) {
+            if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && kIsNumber<A> && kIsNumber<B>)
+                return std::cmp_equal(x, y);
+            else if constexpr (kIsNumber<A> && kIsNumber<B>)
+                return static_cast<double>(x) == static_cast<double>(y);
+            else if constexpr (!std::is_same_v<A, B>)
+                return false;
+            else if constexpr (std::is_same_v<A, std::nullptr_t>)
+                return true;
+            else if constexpr (std::is_same_v<A, bool>)
+                return x == y;
+            else
+                return *x == *y;
+        },
+        a.value_, b.value_);
+}
+
+Json read_json(const std::string& path, const JsonLimits& limits) {
     return parse_json(read_text(path, limits.bytes), path, limits);
 }
 
-std::string shown(const json& value) {
-    constexpr size_t kMost = 60;
-    if (value.is_structured() && value.size() > kMost)
-        return fmt::format("{} of {} values", value.is_object() ? "an object" : "an array", value.size());
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
-
-bool is_utf8(std::string_view text) {
-    try {
-        json(text).dump();  // throws unless it is UTF-8
-        return true;
-    } catch (const json::type_error&) { return false; }
-}
-
 template <typename T>
-T json_value(const json& value, const std::string& where) {
+T json_value(const Json& value, const std::string& where) {
     const auto expect = [&](bool ok, const char* what) {
         CHECK_USAGE(ok, "{} is {}, expected {}", where, shown(value), what);
     };
-    if constexpr (std::is_same_v<T, json>) {
+    if constexpr (std::is_same_v<T, Json>) {
         return value;
     } else if constexpr (std::is_same_v<T, bool>) {
         expect(value.is_boolean(), "true or false");
-        return value.get<bool>();
-    } else if constexpr (std::is_integral_v<T>) {
-        expect(value.is_number_integer(), "a whole number");
-        expect(value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
-                                          : std::in_range<T>(value.get<int64_t>()),
-               "a smaller number");
-        return value.get<T>();
-    } else if constexpr (std::is_floating_point_v<T>) {
-        expect(value.is_number(), "a number");
-        expect(std::abs(value.get<double>()) <= static_cast<double>(std::numeric_limits<T>::max()), "a smaller number");
-        return value.get<T>();
+        return std::get<bool>(value.kind());
+    } else if constexpr (std::is_same_v<T, std::string>) {
+        expect(value.is_text(), "a text");
+        return *content<std::string>(value);
     } else {
-        static_assert(std::is_same_v<T, std::string>);
-        expect(value.is_string(), "a text");
-        return value.get<std::string>();
+        expect(std::is_integral_v<T> ? value.is_whole() : value.is_number(),
+               std::is_integral_v<T> ? "a whole number" : "a number");
+        const auto converted = [&]<typename N>(N number) {
+            if constexpr (std::is_integral_v<T> && std::is_integral_v<N>)
+                expect(std::in_range<T>(number), "a smaller number");
+            else
+                expect(std::abs(static_cast<double>(number)) <= static_cast<double>(std::numeric_limits<T>::max()),
+                       "a smaller number");
+            return static_cast<T>(number);
+        };
+        if (const auto* number = std::get_if<int64_t>(&value.kind())) return converted(*number);
+        if (const auto* number = std::get_if<uint64_t>(&value.kind())) return converted(*number);
+        return converted(std::get<double>(value.kind()));
     }
 }
 
-#define INSTANTIATE(T) template T json_value<T>(const json&, const std::string&)
-INSTANTIATE(json);
+template <typename T>
+T Json::get() const {
+    return json_value<T>(*this, "a value in JSON");
+}
+
+#define INSTANTIATE(T)                                         \
+    template T json_value<T>(const Json&, const std::string&); \
+    template T Json::get<T>() const
+INSTANTIATE(Json);
 INSTANTIATE(bool);
 INSTANTIATE(int);
 INSTANTIATE(unsigned);
@@ -160,15 +181,11 @@ INSTANTIATE(double);
 INSTANTIATE(std::string);
 #undef INSTANTIATE
 
-JsonObject::JsonObject(const json& object, std::string name) : object_(object), name_(std::move(name)) {
+JsonObject::JsonObject(const Json& object, std::string name) : object_(object), name_(std::move(name)) {
     CHECK_USAGE(object.is_object(), "{} is {}, expected an object", name_, shown(object));
 }
 
-bool JsonObject::has_key(const std::string& key) const { return object_.contains(key); }
-
-bool JsonObject::has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
-
-const json& JsonObject::member(const std::string& key) const {
+const Json& JsonObject::member(const std::string& key) const {
     CHECK_USAGE(object_.contains(key), "{}: {} is missing", name_, key);
     return object_[key];
 }

@@ -1,16 +1,127 @@
-// All JSON files are read by this code: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors
-// header, metrics.jsonl. Size, depth and number of values are limited during parsing, so a hostile file takes at most a
-// fixed multiple of its allowed size in memory, and time proportional to its length.
+// JSON: config.json, tokenizer.json, trainer.json, manifest.json, the safetensors header, metrics.jsonl. Only
+// json_text.cpp includes the library that reads and writes the text, nlohmann-json: a second of each compile, and
+// 230 MB.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <initializer_list>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/check.h"
 
 namespace teon {
+
+// A pointer that copies and compares what it points to.
+template <typename T>
+class Boxed {
+public:
+    explicit Boxed(T value) : value_(std::make_unique<T>(std::move(value))) {}
+    Boxed(const Boxed& other) : Boxed(*other) {}
+    Boxed(Boxed&&) noexcept = default;
+    Boxed& operator=(const Boxed& other) { return *this = Boxed(other); }
+    Boxed& operator=(Boxed&&) noexcept = default;
+    ~Boxed() = default;
+
+    T& operator*() { return *value_; }
+    const T& operator*() const { return *value_; }
+
+private:
+    std::unique_ptr<T> value_;
+};
+
+// A JSON value. Json{{"a", 1}, {"b", {{"c", 2}}}} is an object; an array is made by array(). Functions for another kind
+// of value than this one throw UsageError if they change it; those that only read see nothing, as in an empty one.
+class Json {
+public:
+    struct Member;
+    using Array = std::vector<Json>;
+    using Object = std::map<std::string, Json, std::less<>>;
+    using Value =
+        std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, Boxed<std::string>, Boxed<Array>, Boxed<Object>>;
+
+    Json(std::nullptr_t = nullptr);
+    Json(std::same_as<bool> auto value) : Json(Value(value)) {}
+    template <std::integral T>
+    requires(!std::same_as<T, bool>) Json(T value) : Json(whole_number(value)) {}
+    Json(std::floating_point auto value) : Json(Value(static_cast<double>(value))) {}
+    Json(std::string text);
+    Json(std::string_view text);
+    Json(const char* text);
+    Json(std::initializer_list<Member> members);
+    Json(const Json& other);
+    Json(Json&& other) noexcept;
+    Json& operator=(const Json& other);
+    Json& operator=(Json&& other) noexcept;
+    ~Json();
+
+    static Json array(std::initializer_list<Json> items = {});
+    static Json object();
+    template <typename T>
+    static Json array_of(const std::vector<T>& items) {
+        Json result = array();
+        for (const T& item : items) result.push_back(item);
+        return result;
+    }
+
+    const Value& kind() const { return value_; }
+    bool is_null() const;
+    bool is_boolean() const;
+    bool is_number() const;
+    bool is_whole() const;  // a number written without a point or an exponent
+    bool is_text() const;
+    bool is_array() const;
+    bool is_object() const;
+    bool is_container() const { return is_array() || is_object(); }
+
+    // Returns the value as a T as json_value() does.
+    template <typename T>
+    T get() const;
+
+    size_t size() const;  // of an array or object; otherwise 0
+    const Array& items() const&;
+    Array& items() &;
+    void items() && = delete;  // they would end with it
+    Json& push_back(Json item);
+
+    const Object& members() const&;  // by key
+    void members() && = delete;
+    std::vector<const Object::value_type*> members_in_order() const;  // as they were added
+    bool contains(std::string_view key) const;
+    const Json& operator[](std::string_view key) const;  // null if there is no such key
+    Json& operator[](std::string_view key);              // adds the key
+    void erase(std::string_view key);
+    void update(const Json& object);  // takes over its members
+    // Returns the value of the key, or `otherwise` if there is no such key.
+    template <typename T>
+    T value(std::string_view key, T otherwise) const {
+        return contains(key) ? (*this)[key].get<T>() : std::move(otherwise);
+    }
+    std::string value(std::string_view key, const char* otherwise) const { return value(key, std::string(otherwise)); }
+
+    friend bool operator==(const Json& a, const Json& b);  // 1 equals 1.0; the order of members does not count
+
+private:
+    explicit Json(Value value);
+    static Value whole_number(std::integral auto value) {
+        if (std::in_range<int64_t>(value)) return static_cast<int64_t>(value);
+        return static_cast<uint64_t>(value);
+    }
+
+    Value value_;
+    int position_ = 0;  // of a member, among those of its object
+};
+
+struct Json::Member {
+    std::string key;
+    Json value;
+};
 
 struct JsonLimits {
     int64_t bytes = int64_t{64} << 20;
@@ -18,29 +129,39 @@ struct JsonLimits {
     int64_t values = 4'000'000;  // a tokenizer of 256k tokens and merges has 1.5 million
 };
 
-// Parses a JSON object. Throws UsageError that begins with `name` if the text is not valid JSON (line and column), is
-// not an object, repeats a key within an object, or exceeds the limits.
-nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
-nlohmann::json read_json(const std::string& path, const JsonLimits& limits = {});
+// Parses a JSON object. Size, depth and number of values are limited during parsing, so a hostile file takes at most a
+// fixed multiple of its allowed size in memory, and time proportional to its length. Throws UsageError that begins with
+// `name` if the text is not valid JSON (line and column), is not an object, repeats a key within an object, or exceeds
+// the limits.
+Json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
+Json read_json(const std::string& path, const JsonLimits& limits = {});
+
+struct JsonStyle {
+    int indent = -1;         // spaces per level; -1: one line
+    bool in_order = false;   // members as they were added, not by key
+    bool ascii = false;      // other characters are escaped
+    bool any_bytes = false;  // invalid UTF-8 becomes U+FFFD; otherwise it throws an exception
+};
+std::string json_text(const Json& value, const JsonStyle& style = {});
 
 // Returns the value as JSON in ASCII, shortened, for messages. Invalid UTF-8 becomes U+FFFD.
-std::string shown(const nlohmann::json& value);
+std::string shown(const Json& value);
 
 bool is_utf8(std::string_view text);
 
 // Returns the value as a T without conversion: bool, a whole number within T's range, a finite float or double,
-// std::string, or any json. Throws UsageError "WHERE is 3.5, expected a whole number".
+// std::string, or any Json. Throws UsageError "WHERE is 3.5, expected a whole number".
 template <typename T>
-T json_value(const nlohmann::json& value, const std::string& where);
+T json_value(const Json& value, const std::string& where);
 
 // A view of a JSON object, with the name of its file for messages. The object must outlive it.
 class JsonObject {
 public:
     // Throws UsageError if it is not an object.
-    JsonObject(const nlohmann::json& object, std::string name);
+    JsonObject(const Json& object, std::string name);
     const std::string& name() const { return name_; }
-    bool has_key(const std::string& key) const;  // which may be null
-    bool has(const std::string& key) const;
+    bool has_key(const std::string& key) const { return object_.contains(key); }  // which may be null
+    bool has(const std::string& key) const { return !object_[key].is_null(); }
     // Throws UsageError naming file and key if it is missing or not a T.
     template <typename T>
     T at(const std::string& key) const {
@@ -53,9 +174,9 @@ public:
     }
 
 private:
-    const nlohmann::json& member(const std::string& key) const;
+    const Json& member(const std::string& key) const;
 
-    const nlohmann::json& object_;
+    const Json& object_;
     std::string name_;
 };
 

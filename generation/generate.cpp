@@ -6,11 +6,11 @@
 #include <chrono>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/standard_streams.h"
 #include "checkpoint/weights.h"
+#include "files/json.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
 #include "model/families.h"

@@ -14,7 +14,7 @@ std::string local_model(const std::string& name) {
     constexpr double kPatienceSeconds = 7 * 24 * 3600.0;  // the hub's client itself gives up sooner if nothing arrives
     const std::string script = "the answer of scripts/fetch_model.py";
     LineServer server(script_commands("fetch_model.py", {name}), kPatienceSeconds);
-    const nlohmann::json answer = parse_json(server.ask("{}"), script);
+    const Json answer = parse_json(server.ask("{}"), script);
     CHECK_USAGE(!answer.contains("error"), "{}", JsonObject(answer, script).get<std::string>("error", ""));
     return JsonObject(answer, script).at<std::string>("folder");
 }

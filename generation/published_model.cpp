@@ -23,21 +23,23 @@ namespace fs = std::filesystem;
 
 // bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
 // precedence over config.json.
-TextLimits text_limits(const nlohmann::json& config, const fs::path& folder) {
+TextLimits text_limits(const Json& config, const fs::path& folder) {
     const std::string path = (folder / "config.json").string();
     const std::string other = (folder / "generation_config.json").string();
     std::error_code error;
-    const nlohmann::json generation = fs::exists(other, error) ? read_json(other) : nlohmann::json::object();
+    const Json generation = fs::exists(other, error) ? read_json(other) : Json::object();
     const auto tokens = [&](const char* key) {
-        const bool here = generation.contains(key) && !generation[key].is_null();
+        const bool here = !generation[key].is_null();
         const std::string& path_of_key = here ? other : path;
-        const nlohmann::json value = here ? generation[key] : config.value(key, nlohmann::json());
+        const Json& value = here ? generation[key] : config[key];
         std::vector<int> tokens_of_key;
-        for (const nlohmann::json& token : value.is_array() ? value : nlohmann::json::array({value})) {
+        const Json list = value.is_array() ? value : Json::array({value});
+        for (const Json& token : list.items()) {
             if (token.is_null()) continue;
-            CHECK_USAGE(token.is_number_integer() && token.get<int64_t>() >= 0 && token.get<int64_t>() <= INT_MAX,
+            const auto* number = std::get_if<int64_t>(&token.kind());
+            CHECK_USAGE(number && *number >= 0 && *number <= INT_MAX,
                         "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
-            tokens_of_key.push_back(token.get<int>());
+            tokens_of_key.push_back(static_cast<int>(*number));
         }
         return tokens_of_key;
     };
@@ -53,7 +55,7 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     const std::string path = (beside / "config.json").string();
     CHECK_USAGE(fs::exists(path, error),
                 "{}: there is no config.json beside these weights to say which model they belong to", path);
-    const nlohmann::json j = read_json(path);
+    const Json j = read_json(path);
     PublishedModel model;
     model.folder = folder;
     check_program(j, families, path);

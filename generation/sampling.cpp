@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "files/json.h"
 #include "options/option_table.h"
 
 namespace teon {
@@ -12,7 +12,7 @@ namespace teon {
 void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
     table.add(
         "--prompt", "TEXT", "beginning of the sampled text", "nothing",
-        [&o](const std::string& text) { o.prompt = text; }, [&o] { return nlohmann::json(o.prompt); });
+        [&o](const std::string& text) { o.prompt = text; }, [&o] { return Json(o.prompt); });
     table
         .add(
             "--prompt-tokens", "N,...", "the prompt as tokens, which needs no tokenizer", "",
@@ -25,7 +25,7 @@ void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
                     o.prompt_tokens.push_back(static_cast<int>(*token));
                 }
             },
-            [&o] { return nlohmann::json(o.prompt_tokens); })
+            [&o] { return Json::array_of(o.prompt_tokens); })
         .is_list = true;
     table.integer("--sample-tokens", o.sample_tokens, 1, 1 << 20, "tokens to sample, at most");
     table.number("--temperature", o.temperature, 0, 100, "what logits are divided by; 0: always the likeliest token");

@@ -128,6 +128,24 @@ struct KeyGradientTiles {
     __device__ __forceinline__ int* first_keys(int stage) const {
         return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries;
     }
+
+    // Starts the copies of the queries of a head from `query` on. documents: the first key that each row of the
+    // sequence sees, or nullptr.
+    __device__ __forceinline__ void fetch(int stage, const FlashShape<HS>& s, int b, int head, int query,
+                                          const bf16* qkv, const bf16* dout, const RowStats* stats,
+                                          const int* documents) const {
+        const int thread = static_cast<int>(threadIdx.x);
+        const int t = query + thread;
+        queries(stage).start_copy(Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row), s.packed_row,
+                                  s.T - query);
+        douts(stage).start_copy(Query::first_chunk(s.plain(dout, b, query, head), s.plain_row), s.plain_row,
+                                s.T - query);
+        if (thread < kQueries) {
+            const RowStats* from = stats + s.row(b, head, 0);
+            cp_async<8>(row_stats(stage) + thread, t < s.T ? from + t : from, t < s.T);
+            if (documents) cp_async<4>(first_keys(stage) + thread, t < s.T ? documents + t : documents, t < s.T);
+        }
+    }
 };
 
 template <int HS>
@@ -138,8 +156,6 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     using Tiles = KeyGradientTiles<HS>;
     constexpr int M = Tiles::M;
     constexpr int N = Tiles::N;
-    constexpr int C = Tiles::C;
-    constexpr int kQueries = Tiles::kQueries;
     DYN_SHARED(bf16, shared);
     const Tiles tiles{shared};
     const typename Tiles::Key K = tiles.keys();
@@ -151,42 +167,30 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the longest blocks start first
     const int* documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
     const int last_key = key + Tiles::kKeys < s.T ? key + Tiles::kKeys - 1 : s.T - 1;
-    const int begin = key / kQueries * kQueries;
+    const int begin = key / Tiles::kQueries * Tiles::kQueries;
     const int end = documents ? document_end(documents, last_key, s.T) : s.T;
     const int warp_first = key + 16 * M * warp_of_thread();
     const int warp_last = warp_first + 16 * M - 1;
 
-    auto fetch = [&](int head, int query, int stage) {
-        const int thread = static_cast<int>(threadIdx.x);
-        const int t = query + thread;
-        tiles.queries(stage).start_copy(Tiles::Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row),
-                                        s.packed_row, s.T - query);
-        tiles.douts(stage).start_copy(Tiles::Query::first_chunk(s.plain(dout, b, query, head), s.plain_row),
-                                      s.plain_row, s.T - query);
-        if (thread < kQueries) {
-            const RowStats* from = stats + s.row(b, head, 0);
-            cp_async<8>(tiles.row_stats(stage) + thread, t < s.T ? from + t : from, t < s.T);
-            if (documents) cp_async<4>(tiles.first_keys(stage) + thread, t < s.T ? documents + t : documents, t < s.T);
-        }
-    };
     const bf16* k = K.first_chunk(s.packed(qkv, b, key, s.NH + kv), s.packed_row);
     K.start_copy(k, s.packed_row, s.T - key);
     V.start_copy(k + s.NKV * HS, s.packed_row, s.T - key);
-    fetch(kv * s.group, begin, 0);
+    tiles.fetch(0, s, b, kv * s.group, begin, qkv, dout, stats, documents);
     finish_copies();
 
     // Q, dO, D and lse2 are 0 in rows beyond T, which therefore add 0 to dK and dV.
-    float dk[M][C][4] = {};
-    float dv[M][C][4] = {};
+    float dk[M][Tiles::C][4] = {};
+    float dv[M][Tiles::C][4] = {};
     for (int head = kv * s.group, query = begin, stage = 0; head < (kv + 1) * s.group; stage ^= 1) {
-        const bool last_of_head = query + kQueries >= end;
+        const bool last_of_head = query + Tiles::kQueries >= end;
         const int next_head = last_of_head ? head + 1 : head;
-        const int next_query = last_of_head ? begin : query + kQueries;
-        if (next_head < (kv + 1) * s.group) fetch(next_head, next_query, stage ^ 1);
+        const int next_query = last_of_head ? begin : query + Tiles::kQueries;
+        if (next_head < (kv + 1) * s.group)
+            tiles.fetch(stage ^ 1, s, b, next_head, next_query, qkv, dout, stats, documents);
 
         const RowStats* rows = tiles.row_stats(stage);
         const int* first = tiles.first_keys(stage);
-        const int last_query = query + kQueries < s.T ? query + kQueries - 1 : s.T - 1;
+        const int last_query = query + Tiles::kQueries < s.T ? query + Tiles::kQueries - 1 : s.T - 1;
         const int lowest = documents ? first[0] : 0;
         const int highest = documents ? first[last_query - query] : 0;
         if (last_query >= warp_first && lowest <= warp_last) {
@@ -194,11 +198,10 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
             tile_multiply<M, N, HS / 16>(
                 p, [&](auto& a, int m, int k) { warp_K.load_a(a, 16 * m, k); },
                 [&](auto& q2, int n, int k) { tiles.queries(stage).load_b_of_rows(q2, 16 * n, k); });
-            for_columns<M, N>(p, rows,
-                              [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
+            for_columns(p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
             if (query < warp_last || highest > warp_first)
                 mask_transposed(p, warp_first, query, documents ? first : nullptr);
-            tile_multiply<M, C, kQueries / 16>(
+            tile_multiply<M, Tiles::C, Tiles::kQueries / 16>(
                 dv, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b(dy2, 16 * k, n); });
 
@@ -206,10 +209,10 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
             tile_multiply<M, N, HS / 16>(
                 dp, [&](auto& a, int m, int k) { warp_V.load_a(a, 16 * m, k); },
                 [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b_of_rows(dy2, 16 * n, k); });
-            for_columns<M, N>(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
+            for_columns(dp, rows, [&](float& x, const RowStats& r) { x -= r[1]; });
 #pragma unroll
             for (int m = 0; m < M; ++m) multiply_scores(p[m], dp[m]);
-            tile_multiply<M, C, kQueries / 16>(
+            tile_multiply<M, Tiles::C, Tiles::kQueries / 16>(
                 dk, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& q2, int n, int k) { tiles.queries(stage).load_b(q2, 16 * k, n); });
         }

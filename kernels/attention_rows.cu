@@ -19,14 +19,14 @@
 // bf16 would save half of the scratch, but an error of 2^-9 |S| in the exponent grows with the scores: at standard
 // deviations of 1, 4 and 16 it makes the error of O 1.5, 3.6 and 8 times larger, that of dQ and dK 1.6, 2.4 and 6 times
 // (T = 256, HS = 64, against float64).
+#include "kernels/attention_rows.h"
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <type_traits>
 
 #include "base/integer.h"
 #include "base/math.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention_parts.h"
 #include "kernels/common.h"
 #include "kernels/dropout.h"
 #include "kernels/dropout_row.h"
@@ -35,8 +35,7 @@ namespace teon {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int W = kVecWidth<float>;  // kernels access W columns of a score row at a time
+constexpr int W = kScoreWidth;
 
 // Query rows [begin, end) of all heads. Their scores are (B, NH, rows, ld); every row starts at a multiple of W.
 struct RowBlock {
@@ -75,13 +74,10 @@ struct ScoreRow {
 // The maximum over the lanes of a row, each of which has W numbers.
 template <typename Shape>
 __device__ float row_max(Vec<float, W> x) {
-    for (int half = W / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
-    }
     if constexpr (Shape::kLanes == 1) {
-        return x[0];
+        return largest_of(x);
     } else {
-        return warp_max(x[0]);
+        return warp_max(largest_of(x));
     }
 }
 
@@ -102,7 +98,7 @@ __global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* sc
     const int begin = r.first / W * W + Shape::lane() * W;
 
     Vec<float, W> partial;
-    FOR_VEC(i, W) partial[i] = -kInfinity;
+    FOR_VEC(i, W) partial[i] = -kAttentionInfinity;
     for (int j = begin; j <= r.t; j += kStride) {
         auto x = load_vec<W>(s + j);
         FOR_VEC(i, W) partial[i] = r.visible(j + i) && x[i] > partial[i] ? x[i] : partial[i];
@@ -164,17 +160,7 @@ __global__ void attention_softmax_backward_kernel(SoftmaxBackward<T> a, RowBlock
     const int64_t b = r.head / block.NH;
     const int64_t h = r.head % block.NH;
     const int64_t offset = ((b * block.T + r.t) * block.NH + h) * HS;
-    const T* dy = a.dout + offset;
-    const T* y = a.out + offset;
-    Vec<float, W> partial{};
-    for (int c = Shape::lane() * W; c < HS; c += kStride) {
-        if (HS - c >= W) {
-            FOR_VEC(i, W) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
-        } else {
-            for (int i = 0; i < HS - c; ++i) partial[i] += static_cast<float>(dy[c + i]) * static_cast<float>(y[c + i]);
-        }
-    }
-    const float D = scale * Shape::sum(partial);
+    const float D = scale * Shape::sum(partial_dot(a.dout + offset, a.out + offset, HS, Shape::lane() * W, kStride));
 
     const int64_t ld = block.ld();
     const int64_t start = r.row * ld;
@@ -224,29 +210,20 @@ void round_dkv(T* dqkv, const float* dkv, int64_t rows, int columns, int64_t wid
 // The pieces of scratch: the scores of one row block, and dK and dV in float before they are rounded to T.
 template <typename T>
 struct Scratch {
-    float* scores = nullptr;
-    T* probs = nullptr;  // scores if T is float
-    float* dprobs = nullptr;
-    T* dscores = nullptr;  // dprobs if T is float
+    float *scores, *dprobs;
+    T *probs, *dscores;    // scores and dprobs if T is float
     float* dkv = nullptr;  // (B, T, 2 NKV HS), keys then values; bf16 only
-    size_t bytes = 0;
+    size_t bytes;
 
     Scratch(void* base, const AttentionShape& s) {
+        Pieces<aligned(1)> pieces(base);
         const int64_t n = static_cast<int64_t>(s.B) * s.NH * block_rows(s) * row_block(s, 0, s.T).ld();
-        auto take = [&]<typename E>(E*& p, int64_t elements) {
-            p = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(base) + bytes);
-            bytes += aligned(elements * sizeof(E));
-        };
-        take(scores, n);
-        take(dprobs, n);
-        if constexpr (std::is_same_v<T, float>) {
-            probs = scores;
-            dscores = dprobs;
-        } else {
-            take(probs, n);
-            take(dscores, n);
-            take(dkv, static_cast<int64_t>(s.B) * s.T * 2 * s.NKV * s.HS);
-        }
+        scores = pieces.take<float>(n);
+        dprobs = pieces.take<float>(n);
+        probs = pieces.take_rounded<T>(scores, n);
+        dscores = pieces.take_rounded<T>(dprobs, n);
+        if (!std::is_same_v<T, float>) dkv = pieces.take<float>(static_cast<int64_t>(s.B) * s.T * 2 * s.NKV * s.HS);
+        bytes = pieces.bytes();
     }
 };
 
@@ -299,11 +276,8 @@ struct BatchedGemm {
 // Calls f with the shape of the block's rows and whether the probabilities are dropped.
 template <typename F>
 void for_row_lanes_and_mask(const RowBlock& block, const DropoutMask& mask, F f) {
-    for_row_lanes<W, RowUse::sums>(block.ld(), [&]<typename Shape>(Shape shape) {
-        if (mask.p > 0)
-            f(shape, std::true_type());
-        else
-            f(shape, std::false_type());
+    for_row_lanes<W, RowUse::sums>(block.ld(), [&](auto shape) {
+        at_conditions([&]<bool DROPS>() { f(shape, std::bool_constant<DROPS>()); }, mask.p > 0);
     });
 }
 
@@ -313,8 +287,6 @@ template <typename T>
 size_t attention_rows_scratch_bytes(const AttentionShape& s) {
     return Scratch<T>(nullptr, s).bytes;
 }
-template size_t attention_rows_scratch_bytes<float>(const AttentionShape&);
-template size_t attention_rows_scratch_bytes<bf16>(const AttentionShape&);
 
 template <typename T>
 void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
@@ -323,7 +295,7 @@ void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, con
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
     const int64_t width = s.qkv_width();
-    const int64_t out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const int64_t out_width = s.out_width();
     const Mat K = heads.key_value(qkv, width, s.NH);
     const Mat V = heads.key_value(qkv, width, s.NH + s.NKV);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
@@ -358,7 +330,7 @@ void attention_rows_backward(T* dqkv, void* scratch, const T* dout, const T* qkv
     const Heads heads{s};
     const BatchedGemm gemm{context.linalg, s};
     const int64_t width = s.qkv_width();
-    const int64_t out_width = static_cast<int64_t>(s.NH) * s.HS;
+    const int64_t out_width = s.out_width();
     const Mat K = heads.key_value(qkv, width, s.NH);
     const Mat V = heads.key_value(qkv, width, s.NH + s.NKV);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
@@ -409,6 +381,7 @@ void attention_rows_backward(T* dqkv, void* scratch, const T* dout, const T* qkv
     }
 }
 
+FOR_STORAGE_TYPES(attention_rows_scratch_bytes);
 FOR_STORAGE_TYPES(attention_rows_forward);
 FOR_STORAGE_TYPES(attention_rows_backward);
 

@@ -10,6 +10,10 @@ namespace teon {
 struct AttentionShape {
     int B, T, NH, NKV, HS;
     int64_t qkv_width() const { return static_cast<int64_t>(NH + 2 * NKV) * HS; }
+    int64_t out_width() const { return static_cast<int64_t>(NH) * HS; }
+    // The first element of row t of a head of sequence b, in qkv and in the output.
+    int64_t in_qkv(int b, int t, int head) const { return (static_cast<int64_t>(b) * T + t) * qkv_width() + head * HS; }
+    int64_t in_out(int b, int t, int head) const { return (static_cast<int64_t>(b) * T + t) * out_width() + head * HS; }
 };
 
 }  // namespace teon

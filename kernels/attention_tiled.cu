@@ -16,15 +16,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <memory>
-#include <type_traits>
-#include <utility>
 
-#include "base/integer.h"
 #include "base/math.h"
-#include "kernels/common.h"
+#include "kernels/attention_parts.h"
 #include "kernels/dropout_row.h"
 #include "runtime/tiles.h"
 
@@ -32,43 +27,13 @@ namespace teon {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int W = kVecWidth<float>;  // scores are accessed W at a time; rows of tiles begin at multiples of it
+constexpr int W = kScoreWidth;
 
-// The largest tiles. A tile that crosses the diagonal is computed whole: short sequences would waste much of large
-// ones.
+// The largest tiles. One that crosses the diagonal is computed whole, so that short sequences have smaller ones.
 int forward_rows(int T) { return std::min(round_up(T, W), T <= 512 ? 64 : 128); }
 int forward_keys(int T) { return std::min(round_up(T, W), 256); }
 int backward_keys(int T) { return std::min(round_up(T, W), T <= 512 ? 64 : 128); }
 int backward_rows(int T) { return std::min(round_up(T, W), T <= 512 ? 128 : 256); }
-
-// A tensor's rows and heads: element (b, t, head, 0) is at (b * T + t) * width + head * HS.
-struct Layout {
-    int T, HS;
-    int64_t width;
-    int64_t at(int b, int t, int head) const {
-        return (static_cast<int64_t>(b) * T + t) * width + static_cast<int64_t>(head) * HS;
-    }
-};
-Layout packed(const AttentionShape& s) { return {s.T, s.HS, s.qkv_width()}; }
-Layout plain(const AttentionShape& s) { return {s.T, s.HS, static_cast<int64_t>(s.NH) * s.HS}; }
-
-// Divides memory into arrays that begin at cache lines.
-class Pieces {
-public:
-    explicit Pieces(void* base) : base_(base) {}
-    template <typename E>
-    E* take(int64_t elements) {
-        auto* const piece = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(base_) + bytes_);
-        bytes_ += round_up(static_cast<size_t>(elements) * sizeof(E), size_t{64});
-        return piece;
-    }
-    size_t bytes() const { return bytes_; }
-
-private:
-    void* base_;
-    size_t bytes_ = 0;
-};
 
 template <typename T>
 struct ForwardMemory {
@@ -77,16 +42,13 @@ struct ForwardMemory {
     size_t bytes;
 
     ForwardMemory(void* base, const AttentionShape& s) {
-        Pieces pieces(base);
+        Pieces<64> pieces(base);
         const int64_t rows = forward_rows(s.T);
         scores = pieces.take<float>(rows * forward_keys(s.T));
         out = pieces.take<float>(rows * s.HS);
         maximum = pieces.take<float>(rows);
         sum = pieces.take<float>(rows);
-        if constexpr (std::is_same_v<T, float>)
-            probs = scores;
-        else
-            probs = pieces.take<T>(rows * forward_keys(s.T));
+        probs = pieces.take_rounded<T>(scores, rows * forward_keys(s.T));
         bytes = pieces.bytes();
     }
 };
@@ -102,7 +64,7 @@ struct BackwardMemory {
     size_t bytes;
 
     BackwardMemory(void* base, const AttentionShape& s) {
-        Pieces pieces(base);
+        Pieces<64> pieces(base);
         const int64_t keys = backward_keys(s.T);
         const int64_t tile = keys * backward_rows(s.T);
         const int64_t rows = static_cast<int64_t>(s.NH / s.NKV) * round_up(s.T, W);
@@ -114,13 +76,8 @@ struct BackwardMemory {
         lse = pieces.take<float>(rows);
         D = pieces.take<float>(rows);
         first = pieces.take<int>(round_up(s.T, W));
-        if constexpr (std::is_same_v<T, float>) {
-            probs = scores;
-            dscores = dprobs;
-        } else {
-            probs = pieces.take<T>(tile);
-            dscores = pieces.take<T>(tile);
-        }
+        probs = pieces.take_rounded<T>(scores, tile);
+        dscores = pieces.take_rounded<T>(dprobs, tile);
         bytes = pieces.bytes();
     }
 };
@@ -135,24 +92,10 @@ void* slot_memory(void* scratch, int slot, const AttentionShape& s) {
     return static_cast<std::byte*>(scratch) + static_cast<size_t>(slot) * slot_bytes<T>(s);
 }
 
-// The products of tiles, by the tile's numbers of rows and columns.
-template <typename Products>
-using BySize = std::map<std::pair<int, int>, Products>;
-
-void round_row(float* to, const float* from, float factor, int n) {
+template <typename T>
+void round_row(T* to, const float* from, int n, float factor = 1.0f) {
 #pragma GCC ivdep
-    for (int c = 0; c < n; ++c) to[c] = from[c] * factor;
-}
-void round_row(bf16* to, const float* from, float factor, int n) {
-#pragma GCC ivdep
-    for (int c = 0; c < n; ++c) to[c] = bf16(from[c] * factor);
-}
-
-float largest_of(Vec<float, W> x) {
-    for (int half = W / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
-    }
-    return x[0];
+    for (int c = 0; c < n; ++c) to[c] = T(from[c] * factor);
 }
 
 // ---- forward --------------------------------------------------------------------------------------------------------
@@ -173,24 +116,20 @@ struct Forward {
     int rows = forward_rows(s.T), keys = forward_keys(s.T);  // of the largest tile
     int blocks = ceil_div(s.T, rows);                        // of rows
     float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
-    std::shared_ptr<const BySize<ForwardProducts>> products = make_products();
+    std::shared_ptr<const ProductsBySize<ForwardProducts>> products = make_products();
 
-    std::shared_ptr<const BySize<ForwardProducts>> make_products() const {
-        auto all = std::make_shared<BySize<ForwardProducts>>();
+    std::shared_ptr<const ProductsBySize<ForwardProducts>> make_products() const {
+        auto all = std::make_shared<ProductsBySize<ForwardProducts>>();
+        const DType type = dtype_of<T>;
         const int64_t width = s.qkv_width();
+        const auto make = [&](int M, int N) {
+            return ForwardProducts{{type, M, N, s.HS, {width}, {width, true}, keys, false},
+                                   {type, M, s.HS, N, {keys}, {width}, s.HS, false},
+                                   {type, M, s.HS, N, {keys}, {width}, s.HS, true}};
+        };
         for (int begin = 0; begin < s.T; begin += rows)
-            for (int key = 0, end = std::min(begin + rows, s.T); key < end; key += keys) {
-                const std::pair size(end - begin, std::min(keys, end - key));
-                if (all->contains(size)) continue;
-                const int M = size.first;  // no structured binding: clang cannot capture one
-                const int N = size.second;
-                const auto values = [&](bool adds) {
-                    return TileProduct(dtype_of<T>, M, s.HS, N, {keys}, {width}, s.HS, adds);
-                };
-                all->emplace(size, ForwardProducts{{dtype_of<T>, M, N, s.HS, {width}, {width, true}, keys, false},
-                                                   values(false),
-                                                   values(true)});
-            }
+            for (int key = 0, end = std::min(begin + rows, s.T); key < end; key += keys)
+                all->add(end - begin, std::min(keys, end - key), make);
         return all;
     }
 
@@ -205,42 +144,31 @@ struct Forward {
 
     // The rows [begin, end) of query head h of sequence b.
     void run(int b, int h, int begin, int end, const ForwardMemory<T>& m) const {
-        const Layout in = packed(s);
         const int kv = h / (s.NH / s.NKV);
-        const T* Q = qkv + in.at(b, begin, h);
-        int first_of_all = begin;
-        int first_of_last = 0;  // the last of the rows' first keys
+        const T* Q = qkv + s.in_qkv(b, begin, h);
+        int lowest = begin;  // of the rows' first keys
+        int highest = 0;
         for (int t = begin; t < end; ++t) {
-            first_of_all = std::min(first_of_all, first_key(b, t));
-            first_of_last = std::max(first_of_last, first_key(b, t));
+            lowest = std::min(lowest, first_key(b, t));
+            highest = std::max(highest, first_key(b, t));
         }
-        std::fill(m.maximum, m.maximum + (end - begin), -kInfinity);
+        std::fill(m.maximum, m.maximum + (end - begin), -kAttentionInfinity);
         std::fill(m.sum, m.sum + (end - begin), 0.0f);
-        bool is_first = true;
-        for (int key = first_of_all / keys * keys; key < end; key += keys) {
+        const int first = lowest / keys * keys;
+        for (int key = first; key < end; key += keys) {
             const int count = std::min(keys, end - key);
-            const ForwardProducts& p = products->find({end - begin, count})->second;
-            p.scores(m.scores, Q, qkv + in.at(b, key, s.NH + kv));
-            const bool masked = key + count - 1 > begin || first_of_last > key || count % W != 0;
-            const auto softmax = [&]<bool MASKED, bool DROPS>(std::bool_constant<MASKED>, std::bool_constant<DROPS>) {
+            const ForwardProducts& p = products->of(end - begin, count);
+            p.scores(m.scores, Q, qkv + s.in_qkv(b, key, s.NH + kv));
+            const bool masked = key + count - 1 > begin || highest > key || count % W != 0;
+            const auto softmax = [&]<bool MASKED, bool DROPS>() {
                 for (int t = begin; t < end; ++t) softmax_row<MASKED, DROPS>(b, h, t, t - begin, key, count, m);
             };
-            const auto with_dropout = [&](auto is_masked) {
-                if (dropout.p > 0)
-                    softmax(is_masked, std::true_type());
-                else
-                    softmax(is_masked, std::false_type());
-            };
-            if (masked)
-                with_dropout(std::true_type());
-            else
-                with_dropout(std::false_type());
-            (is_first ? p.first_values : p.later_values)(m.out, m.probs, qkv + in.at(b, key, s.NH + s.NKV + kv));
-            is_first = false;
+            at_conditions(softmax, masked, dropout.p > 0);
+            (key == first ? p.first_values : p.later_values)(m.out, m.probs, qkv + s.in_qkv(b, key, s.NH + s.NKV + kv));
         }
         for (int t = begin; t < end; ++t) {
             const int i = t - begin;
-            round_row(out + plain(s).at(b, t, h), m.out + static_cast<int64_t>(i) * s.HS, 1.0f / m.sum[i], s.HS);
+            round_row(out + s.in_out(b, t, h), m.out + static_cast<int64_t>(i) * s.HS, s.HS, 1.0f / m.sum[i]);
             lse[(static_cast<int64_t>(b) * s.NH + h) * s.T + t] = m.maximum[i] * scale + logf(m.sum[i]);
         }
     }
@@ -256,7 +184,7 @@ struct Forward {
         const int last = MASKED ? t - key : count - 1;
         const auto visible = [&](int j) { return !MASKED || (first <= j && j <= last); };
         Vec<float, W> partial;
-        FOR_VEC(k, W) partial[k] = -kInfinity;
+        FOR_VEC(k, W) partial[k] = -kAttentionInfinity;
         for (int j = 0; j < count; j += W) {
             const auto v = load_vec<W>(x + j);
             FOR_VEC(k, W) partial[k] = visible(j + k) && v[k] > partial[k] ? v[k] : partial[k];
@@ -279,14 +207,14 @@ struct Forward {
         }
         m.maximum[i] = maximum;
         const float sum = sum_of(partial);
-        if (maximum == before || before == -kInfinity) {
+        if (maximum == before || before == -kAttentionInfinity) {
             m.sum[i] += sum;
             return;
         }
         const float factor = exp_fast((before - maximum) * scale);
         m.sum[i] = fmaf(m.sum[i], factor, sum);
         float* row = m.out + static_cast<int64_t>(i) * s.HS;
-        round_row(row, row, factor, s.HS);
+        round_row(row, row, s.HS, factor);
     }
 };
 
@@ -311,25 +239,23 @@ struct Backward {
     int group = s.NH / s.NKV;
     int stride = round_up(s.T, W);  // rows of a head in BackwardMemory
     float scale = 1.0f / std::sqrt(static_cast<float>(s.HS));
-    std::shared_ptr<const BySize<BackwardProducts>> products = make_products();
+    std::shared_ptr<const ProductsBySize<BackwardProducts>> products = make_products();
 
-    std::shared_ptr<const BySize<BackwardProducts>> make_products() const {
-        auto all = std::make_shared<BySize<BackwardProducts>>();
+    std::shared_ptr<const ProductsBySize<BackwardProducts>> make_products() const {
+        auto all = std::make_shared<ProductsBySize<BackwardProducts>>();
         const DType type = dtype_of<T>;
         const int64_t width = s.qkv_width();
-        const int64_t out_width = static_cast<int64_t>(s.NH) * s.HS;
+        const int64_t out_width = s.out_width();
+        const auto make = [&](int M, int N) {
+            return BackwardProducts{{type, M, N, s.HS, {width}, {width, true}, rows, false},
+                                    {type, M, N, s.HS, {width}, {out_width, true}, rows, false},
+                                    {type, M, s.HS, N, {rows}, {out_width}, s.HS, true},
+                                    {type, M, s.HS, N, {rows}, {width}, s.HS, true},
+                                    {type, N, s.HS, M, {rows, true}, {width}, s.HS, true}};
+        };
         for (int key = 0; key < s.T; key += keys)
-            for (int begin = key; begin < s.T; begin += rows) {
-                const std::pair size(std::min(keys, s.T - key), std::min(rows, s.T - begin));
-                if (all->contains(size)) continue;
-                const int M = size.first;  // no structured binding: clang cannot capture one
-                const int N = size.second;
-                all->emplace(size, BackwardProducts{{type, M, N, s.HS, {width}, {width, true}, rows, false},
-                                                    {type, M, N, s.HS, {width}, {out_width, true}, rows, false},
-                                                    {type, M, s.HS, N, {rows}, {out_width}, s.HS, true},
-                                                    {type, M, s.HS, N, {rows}, {width}, s.HS, true},
-                                                    {type, N, s.HS, M, {rows, true}, {width}, s.HS, true}});
-            }
+            for (int begin = key; begin < s.T; begin += rows)
+                all->add(std::min(keys, s.T - key), std::min(rows, s.T - begin), make);
         return all;
     }
 
@@ -341,7 +267,7 @@ struct Backward {
         for (int key = 0; key < s.T; key += keys) run(b, kv, key, std::min(keys, s.T - key), m);
         for (int g = 0; g < group; ++g)
             for (int t = 0; t < s.T; ++t)
-                round_row(dqkv + packed(s).at(b, t, kv * group + g), m.dQ + row_of(g, t) * s.HS, 1.0f, s.HS);
+                round_row(dqkv + s.in_qkv(b, t, kv * group + g), m.dQ + row_of(g, t) * s.HS, s.HS);
     }
 
     int64_t row_of(int g, int t) const { return static_cast<int64_t>(g) * stride + t; }
@@ -354,24 +280,16 @@ struct Backward {
             const int h = kv * group + g;
             std::copy_n(lse + (static_cast<int64_t>(b) * s.NH + h) * s.T, s.T, m.lse + row_of(g, 0));
             for (int t = 0; t < s.T; ++t) {
-                const T* dy = dout + plain(s).at(b, t, h);
-                const T* y = out + plain(s).at(b, t, h);
-                Vec<float, W> partial{};
-                int c = 0;
-                for (; c + W <= s.HS; c += W)
-                    FOR_VEC(k, W) partial[k] += static_cast<float>(dy[c + k]) * static_cast<float>(y[c + k]);
-                for (int k = 0; c + k < s.HS; ++k)
-                    partial[k] += static_cast<float>(dy[c + k]) * static_cast<float>(y[c + k]);
-                m.D[row_of(g, t)] = scale * sum_of(partial);
+                const int64_t row = s.in_out(b, t, h);
+                m.D[row_of(g, t)] = scale * sum_of(partial_dot(dout + row, out + row, s.HS, 0, W));
             }
         }
     }
 
     // The keys [key, key + count) of key/value head kv of sequence b.
     void run(int b, int kv, int key, int count, const BackwardMemory<T>& m) const {
-        const Layout in = packed(s);
-        const T* K = qkv + in.at(b, key, s.NH + kv);
-        const T* V = qkv + in.at(b, key, s.NH + s.NKV + kv);
+        const T* K = qkv + s.in_qkv(b, key, s.NH + kv);
+        const T* V = qkv + s.in_qkv(b, key, s.NH + s.NKV + kv);
         std::fill(m.dK, m.dK + static_cast<int64_t>(count) * s.HS, 0.0f);
         std::fill(m.dV, m.dV + static_cast<int64_t>(count) * s.HS, 0.0f);
         for (int g = 0; g < group; ++g) {
@@ -380,30 +298,24 @@ struct Backward {
                 const int end = std::min(begin + rows, s.T);
                 const auto [first, last] = std::minmax_element(m.first + begin, m.first + end);
                 if (*first >= key + count) continue;
-                const T* Q = qkv + in.at(b, begin, h);
-                const T* dO = dout + plain(s).at(b, begin, h);
-                const BackwardProducts& p = products->find({count, end - begin})->second;
+                const T* Q = qkv + s.in_qkv(b, begin, h);
+                const T* dO = dout + s.in_out(b, begin, h);
+                const BackwardProducts& p = products->of(count, end - begin);
                 p.scores(m.scores, K, Q);
                 p.dprobs(m.dprobs, V, dO);
                 const bool masked = key + count - 1 > begin || *last > key;
-                const auto with_dropout = [&](auto is_masked) {
-                    if (dropout.p > 0)
-                        differentiate<decltype(is_masked)::value, true>(b, g, h, key, count, begin, end, m);
-                    else
-                        differentiate<decltype(is_masked)::value, false>(b, g, h, key, count, begin, end, m);
+                const auto scores = [&]<bool MASKED, bool DROPS>() {
+                    differentiate<MASKED, DROPS>(b, g, h, key, count, begin, end, m);
                 };
-                if (masked)
-                    with_dropout(std::true_type());
-                else
-                    with_dropout(std::false_type());
+                at_conditions(scores, masked, dropout.p > 0);
                 p.dV(m.dV, m.probs, dO);
                 p.dK(m.dK, m.dscores, Q);
                 p.dQ(m.dQ + row_of(g, begin) * s.HS, m.dscores, K);
             }
         }
         for (int i = 0; i < count; ++i) {
-            round_row(dqkv + in.at(b, key + i, s.NH + kv), m.dK + static_cast<int64_t>(i) * s.HS, 1.0f, s.HS);
-            round_row(dqkv + in.at(b, key + i, s.NH + s.NKV + kv), m.dV + static_cast<int64_t>(i) * s.HS, 1.0f, s.HS);
+            round_row(dqkv + s.in_qkv(b, key + i, s.NH + kv), m.dK + static_cast<int64_t>(i) * s.HS, s.HS);
+            round_row(dqkv + s.in_qkv(b, key + i, s.NH + s.NKV + kv), m.dV + static_cast<int64_t>(i) * s.HS, s.HS);
         }
     }
 
@@ -413,7 +325,12 @@ struct Backward {
     void differentiate(int b, int g, int h, int key, int count, int begin, int end, const BackwardMemory<T>& m) const {
         constexpr int kKeys = DROPS ? 4 : 1;
         for (int i = 0; i < count; i += kKeys) {
-            if constexpr (MASKED) scale_rows(m.scores + static_cast<int64_t>(i) * rows, std::min(kKeys, count - i));
+            const int64_t n_keys = std::min(kKeys, count - i);
+            float* const scores = m.scores + static_cast<int64_t>(i) * rows;
+            // Rounds S / sqrt(HS), as the forward pass has rounded it in the lse of a row that sees one key: P is then
+            // exactly 1. A fused multiplication and subtraction would not round it.
+            if constexpr (MASKED)
+                for (int64_t j = 0; j < n_keys * rows; ++j) scores[j] *= scale;
             for (int j = 0; j < end - begin; j += W) {
                 [[maybe_unused]] float factors[kKeys][W];
                 if constexpr (DROPS) {
@@ -422,17 +339,11 @@ struct Backward {
                         for (int n = 0; n < kKeys; ++n) factors[n][k] = f[n];
                     }
                 }
-                for (int n = 0; n < std::min(kKeys, count - i); ++n)
+                for (int n = 0; n < n_keys; ++n)
                     differentiate_vec<MASKED, DROPS>(i + n, j, key + i + n, begin + j, row_of(g, begin + j), factors[n],
                                                      m);
             }
         }
-    }
-
-    // Rounds S / sqrt(HS), as the forward pass has rounded it in the lse of a row that sees one key: P is then exactly
-    // 1. A fused multiplication and subtraction would not round it.
-    void scale_rows(float* scores, int n) const {
-        for (int64_t j = 0; j < static_cast<int64_t>(n) * rows; ++j) scores[j] *= scale;
     }
 
     // Element (i, j) of a tile and those after it, for key `key` and the queries from t on.
@@ -466,8 +377,6 @@ template <typename T>
 size_t attention_tiled_scratch_bytes(const AttentionShape& s) {
     return static_cast<size_t>(task_slots()) * slot_bytes<T>(s);
 }
-template size_t attention_tiled_scratch_bytes<float>(const AttentionShape&);
-template size_t attention_tiled_scratch_bytes<bf16>(const AttentionShape&);
 
 template <typename T>
 void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
@@ -484,6 +393,7 @@ void attention_tiled_backward(T* dqkv, void* scratch, const T* dout, const T* qk
     run_tasks(context.stream, "attention_tiled_backward", static_cast<int64_t>(s.B) * s.NKV, work);
 }
 
+FOR_STORAGE_TYPES(attention_tiled_scratch_bytes);
 FOR_STORAGE_TYPES(attention_tiled_forward);
 FOR_STORAGE_TYPES(attention_tiled_backward);
 

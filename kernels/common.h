@@ -6,7 +6,6 @@
 // vector body and its tail differently.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include "base/integer.h"
@@ -32,6 +31,20 @@ void at_width(bool possible, F f) {
         f(Constant<W>{});
     } else {
         f(Constant<1>{});
+    }
+}
+
+// Calls f<CONDITIONS...>() with the values of conditions that are known at run time.
+template <bool... KNOWN, typename F>
+void at_conditions(F f) {
+    f.template operator()<KNOWN...>();
+}
+template <bool... KNOWN, typename F, typename... More>
+void at_conditions(F f, bool condition, More... more) {
+    if (condition) {
+        at_conditions<KNOWN..., true>(f, more...);
+    } else {
+        at_conditions<KNOWN..., false>(f, more...);
     }
 }
 

@@ -54,15 +54,11 @@ void element_update(float* master, T* work, const StateArrays<Rule::kStates>& st
     bool aligned = vec_aligned<float, kWidest>(0, master, work, grad);
     for (const float* state : states.at) aligned = aligned && vec_aligned<float, kWidest>(0, state);
     at_width<kWidest>(aligned, [&]<int W>(Constant<W>) {
-        auto launch_for = [&](auto cautious) {
-            launch<element_update_kernel<Rule, T, W, decltype(cautious)::value>>(
-                {flat_blocks<W>(n), kFlatBlock}, stream, master, work, states, grad, control, n, rule, rate);
+        const auto start = [&]<bool CAUTIOUS>() {
+            launch<element_update_kernel<Rule, T, W, CAUTIOUS>>({flat_blocks<W>(n), kFlatBlock}, stream, master, work,
+                                                                states, grad, control, n, rule, rate);
         };
-        if (rate.cautious) {
-            launch_for(std::true_type{});
-        } else {
-            launch_for(std::false_type{});
-        }
+        at_conditions(start, rate.cautious);
     });
 }
 

@@ -1,5 +1,7 @@
 // Token and position embedding: a gather, and its transpose, a sum over the rows that share an id. The sum needs no
 // atomics because the rows of an id are one segment of `order`.
+#include <algorithm>
+
 #include "kernels/common.h"
 #include "kernels/embedding.h"
 

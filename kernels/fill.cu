@@ -1,4 +1,6 @@
 // Initial values and conversions.
+#include <algorithm>
+
 #include "base/integer.h"
 #include "kernels/common.h"
 #include "kernels/fill.h"

@@ -4,6 +4,8 @@
 // therefore stays, and the result does not depend on the order of comparisons.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/common.h"
 
 namespace teon {

@@ -1,5 +1,7 @@
 // Sums of long arrays in two stages: the sum of each block, then the sum over the blocks, whose number depends on the
 // length alone.
+#include <algorithm>
+
 #include "base/integer.h"
 #include "kernels/common.h"
 #include "kernels/reduce.h"

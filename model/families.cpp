@@ -1,8 +1,8 @@
 #include "model/families.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "files/json.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/olmo2.h"
@@ -15,10 +15,10 @@ const std::vector<ModelFamily>& families() {
     return all;
 }
 
-void check_program(const nlohmann::json& config, const std::vector<ModelFamily>& among, const std::string& path) {
+void check_program(const Json& config, const std::vector<ModelFamily>& among, const std::string& path) {
     for (const ModelFamily& family : families()) {
         const bool is_here = std::ranges::find(among, family.name, &ModelFamily::name) != among.end();
-        CHECK_USAGE(is_here || !config.is_object() || config.value("model_type", nlohmann::json()) != family.name,
+        CHECK_USAGE(is_here || !config.is_object() || config.value("model_type", Json()) != family.name,
                     "{}: model_type is '{}'; its program is ./train_{}", path, family.name, family.name);
     }
 }

@@ -49,9 +49,6 @@ HfKey activation_key(const std::string& key, ActivationKind otherwise) {
 
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 // The keys of every family. They follow the family's own.
 std::vector<HfKey> shared_keys(const ModelFamily& family) {
     return {{"vocab_size", "vocab_size"},
@@ -59,41 +56,41 @@ std::vector<HfKey> shared_keys(const ModelFamily& family) {
             {"tie_word_embeddings", "tied_head", always(family.hf_tied_head)}};
 }
 
-ordered_json written(const ModelFamily& family, const HfKey& k, const DecoderConfig& c) {
+Json written(const ModelFamily& family, const HfKey& k, const DecoderConfig& c) {
     if (k.write) return k.write(c);
-    const json value = field_of(family.fields, k.field).get(c);
+    const Json value = field_of(family.fields, k.field).get(c);
     for (const auto& [theirs, ours] : k.values)
-        if (json(ours) == value) return theirs;
+        if (Json(ours) == value) return theirs;
     CHECK_USAGE(k.values.empty(), "{} {}: {} does not support it", k.field, shown(value), family.title);
     return value;
 }
 
 void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader& r) {
     if (k.write) return;
-    json value = r.get(k.key, json());
+    Json value = r.get(k.key, Json());
     CHECK_USAGE(!value.is_null() || k.otherwise, "{}: {} is missing", r.path(), k.key);
     if (value.is_null()) {
         value = k.otherwise(c);
     } else if (!k.values.empty()) {
-        json all = json::array();
+        Json all = Json::array();
         for (const auto& [theirs, _] : k.values) all.push_back(theirs);
-        const auto position = std::find(all.begin(), all.end(), value);
-        CHECK_USAGE(position != all.end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
+        const auto position = std::find(all.items().begin(), all.items().end(), value);
+        CHECK_USAGE(position != all.items().end(), "{}: {} is {}; only {} is supported", r.path(), k.key, shown(value),
                     shown(all));
-        value = k.values[static_cast<size_t>(position - all.begin())].second;
+        value = k.values[static_cast<size_t>(position - all.items().begin())].second;
     }
     field_of(family.fields, k.field).set(c, value, r.path() + ": " + k.key);
 }
 
 }  // namespace
 
-ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter) {
-    ordered_json j = {{"architectures", {family.hf_class}}};
+Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter) {
+    Json j = {{"architectures", Json::array({family.hf_class})}};
     for (const HfKey& k : family.hf_keys) j[k.key] = written(family, k, c);
     j["model_type"] = family.name;
     for (const HfKey& k : shared_keys(family)) j[k.key] = written(family, k, c);
     j["torch_dtype"] = "float32";
-    const ordered_json token = delimiter >= 0 ? ordered_json(delimiter) : ordered_json();
+    const Json token = delimiter >= 0 ? Json(delimiter) : Json();
     j["bos_token_id"] = token;
     j["eos_token_id"] = token;
     // Without the key, transformers takes the default of the class, for OLMo 2 token 1, and does not train that token.
@@ -105,7 +102,7 @@ ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int de
     return j;
 }
 
-DecoderConfig decoder_config(const json& j, const std::vector<ModelFamily>& among, const std::string& path,
+DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& among, const std::string& path,
                              std::vector<std::string>* harmless) {
     HfReader r(j, path);
     const auto type = r.get<std::string>("model_type", "");

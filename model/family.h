@@ -18,10 +18,10 @@ class HfReader;
 struct HfKey {
     std::string key, field = {};
     // The value if the file lacks the key, computed from the fields read before it. Empty: the key is required.
-    std::function<nlohmann::json(const DecoderConfig&)> otherwise = nullptr;
+    std::function<Json(const DecoderConfig&)> otherwise = nullptr;
     // Pairs of transformers' value and the field's value. Writing uses the first match. Empty: the values are equal.
     std::vector<std::pair<std::string, std::string>> values = {};
-    std::function<nlohmann::ordered_json(const DecoderConfig&)> write = nullptr;
+    std::function<Json(const DecoderConfig&)> write = nullptr;
 };
 
 // For HfKey: a function that returns `value` for every model.
@@ -60,13 +60,13 @@ struct ModelFamily {
 // Returns the model's config.json for AutoModelForCausalLM.from_pretrained. delimiter: the token that begins and ends
 // documents; -1: none. Throws UsageError naming a field that reading the file back would not restore, because the
 // family's config.json has no key for it.
-nlohmann::ordered_json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter = -1);
+Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter = -1);
 
 // Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, tied or
 // untied head. Its model_type must name a family of `among`. `path` is for messages. Throws UsageError naming a key
 // that is missing, contradictory, unknown or asks for something that is not implemented here. Sets `harmless` to the
 // keys that the family does not read, but that are known to change no result.
-DecoderConfig decoder_config(const nlohmann::json& j, const std::vector<ModelFamily>& among, const std::string& path,
+DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& among, const std::string& path,
                              std::vector<std::string>* harmless = nullptr);
 
 }  // namespace teon

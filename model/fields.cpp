@@ -4,11 +4,8 @@
 
 #include "base/text.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
-
-using nlohmann::json;
 
 // The upper limits keep products of a few sizes, which count elements or bytes, from overflowing.
 const ModelFields& model_fields() {
@@ -103,25 +100,25 @@ std::string ModelField::flag() const {
     return flag;
 }
 
-json ModelField::get(const DecoderConfig& c) const {
+Json ModelField::get(const DecoderConfig& c) const {
     return std::visit(
-        [&]<typename T>(T DecoderConfig::*m) -> json {
+        [&]<typename T>(T DecoderConfig::*m) -> Json {
             if constexpr (std::is_enum_v<T>)
                 return name_of(c.*m);
             else if constexpr (std::is_same_v<T, float>)
                 return as_written(c.*m);
             else
-                return c.*m || !otherwise ? json(c.*m) : json(otherwise(c));
+                return c.*m || !otherwise ? Json(c.*m) : Json(otherwise(c));
         },
         member);
 }
 
 std::string ModelField::text(const DecoderConfig& c) const {
-    const json value = get(c);
-    return value.is_string() ? value.get<std::string>() : json_text(value);
+    const Json value = get(c);
+    return value.is_text() ? value.get<std::string>() : json_text(value);
 }
 
-void ModelField::set(DecoderConfig& c, const json& value, const std::string& where) const {
+void ModelField::set(DecoderConfig& c, const Json& value, const std::string& where) const {
     const DecoderConfig before = c;
     std::visit(
         [&]<typename T>(T DecoderConfig::*m) {
@@ -140,14 +137,14 @@ void ModelField::set(DecoderConfig& c, const json& value, const std::string& whe
     if (follow) follow(c, before);
 }
 
-json model_json(const ModelFields& fields, const DecoderConfig& c) {
-    json model = json::object();
+Json model_json(const ModelFields& fields, const DecoderConfig& c) {
+    Json model = Json::object();
     for (const ModelField& f : fields)
         if (f.logged) model[f.key] = f.get(c);
     return model;
 }
 
-DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const json& values) {
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const Json& values) {
     for (const ModelField& f : fields)
         if (values.contains(f.key)) f.set(c, values[f.key], f.name());
     return c;

@@ -4,11 +4,11 @@
 // uses it.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "files/json.h"
 #include "model/decoder_config.h"
 
 namespace teon {
@@ -40,10 +40,10 @@ struct ModelField {
     std::string name() const { return has_flag() ? flag() : key; }  // for messages
 
     // The value as JSON: a number, a boolean, or the name of an enum's value.
-    nlohmann::json get(const DecoderConfig& c) const;
+    Json get(const DecoderConfig& c) const;
     std::string text(const DecoderConfig& c) const;  // the same value for messages
     // Throws UsageError that begins with `where` if the value has the wrong type or is outside the range.
-    void set(DecoderConfig& c, const nlohmann::json& value, const std::string& where) const;
+    void set(DecoderConfig& c, const Json& value, const std::string& where) const;
 };
 
 using ModelFields = std::vector<ModelField>;
@@ -52,10 +52,10 @@ const ModelFields& model_fields();                                              
 const ModelField& field_of(const ModelFields& fields, const std::string& key);  // throws Error if there is none
 
 // Returns the logged fields by key.
-nlohmann::json model_json(const ModelFields& fields, const DecoderConfig& c);
+Json model_json(const ModelFields& fields, const DecoderConfig& c);
 
 // Returns `c` with these values, by key.
-DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const nlohmann::json& values);
+DecoderConfig with_fields(const ModelFields& fields, DecoderConfig c, const Json& values);
 
 // Throws UsageError unless all numbers are within their limits (model/fields.cpp) and consistent: NH is a multiple of
 // NKV, C of NH if head_size is 0, and HS is even for rotary positions.

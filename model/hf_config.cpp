@@ -8,21 +8,21 @@
 namespace teon {
 
 HfReader HfReader::object(const std::string& key) {
-    const auto inner = get<nlohmann::json>(key, nlohmann::json::object());
+    const auto inner = get<Json>(key, Json::object());
     CHECK_USAGE(inner.is_object(), "{}: {} is {}, not an object", path_, key, shown(inner));
     return HfReader(inner, fmt::format("{}: {}", path_, key));
 }
 
 std::vector<std::string> HfReader::finish(const HarmlessKeys& harmless) const {
     std::vector<std::string> names;
-    for (const auto& [key, value] : j_.items()) {
+    for (const auto& [key, value] : j_.members()) {
         if (known_.count(key) || value.is_null()) continue;
         const auto entry = harmless.find(key);
         CHECK_USAGE(entry != harmless.end(), "{}: {} is {}, which is unknown; remove it if logits do not depend on it",
                     path_, key, shown(value));
-        const std::vector<nlohmann::json>& values = entry->second;
+        const std::vector<Json>& values = entry->second;
         CHECK_USAGE(values.empty() || std::find(values.begin(), values.end(), value) != values.end(),
-                    "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(values));
+                    "{}: {} is {}; only {} is supported", path_, key, shown(value), shown(Json::array_of(values)));
         names.push_back(key);
     }
     return names;
@@ -88,7 +88,7 @@ const HarmlessKeys& harmless_keys() {
         {"mlp_bias", {false}},
         {"n_special", {0}},
         {"partial_rotary_factor", {1.0}},
-        {"pruned_heads", {nlohmann::json::object()}},
+        {"pruned_heads", {Json::object()}},
         {"rope_interleaved", {false}},
         {"tie_encoder_decoder", {false}},
     };
@@ -140,11 +140,11 @@ void read_rope(DecoderConfig& c, HfReader& r) {
                 r.path());
 }
 
-nlohmann::ordered_json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
+Json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
-nlohmann::ordered_json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
+Json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
 
-nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c) {
+Json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_original_context > 0)
         return {{"rope_type", "llama3"},
                 {"factor", as_written(c.rope_scaling)},

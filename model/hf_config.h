@@ -13,7 +13,7 @@
 namespace teon {
 
 // Fields that do not change logits or loss, and the values for which that is known; none: every value.
-using HarmlessKeys = std::map<std::string, std::vector<nlohmann::json>>;
+using HarmlessKeys = std::map<std::string, std::vector<Json>>;
 
 // Fields of a config.json that versions of transformers and other programs write.
 const HarmlessKeys& harmless_keys();
@@ -23,7 +23,7 @@ const HarmlessKeys& harmless_keys();
 // unnoticed. All functions throw UsageError naming the file and the field.
 class HfReader {
 public:
-    HfReader(nlohmann::json j, std::string path) : j_(std::move(j)), path_(std::move(path)) {}
+    HfReader(Json j, std::string path) : j_(std::move(j)), path_(std::move(path)) {}
 
     const std::string& path() const { return path_; }
     bool has(const std::string& key) const { return j_.contains(key) && !j_[key].is_null(); }
@@ -46,7 +46,7 @@ public:
     std::vector<std::string> finish(const HarmlessKeys& harmless = {}) const;
 
 private:
-    nlohmann::json j_;
+    Json j_;
     std::string path_;
     std::set<std::string> known_;
 };
@@ -54,8 +54,8 @@ private:
 // Reads rotary base and scaling from the places where versions of transformers write them. Throws UsageError if
 // the places contradict each other.
 void read_rope(DecoderConfig& c, HfReader& r);
-nlohmann::ordered_json rope_base_json(const DecoderConfig& c);
-nlohmann::ordered_json rope_scaling_json(const DecoderConfig& c);
-nlohmann::ordered_json dropout_json(const DecoderConfig& c);
+Json rope_base_json(const DecoderConfig& c);
+Json rope_scaling_json(const DecoderConfig& c);
+Json dropout_json(const DecoderConfig& c);
 
 }  // namespace teon

@@ -52,7 +52,7 @@ void read_hf(DecoderConfig& c, HfReader& r) {
 
 ModelFamily llama_family() {
     // Up to 1b, the sizes of the Teon paper (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head. 3b
-    // and 7b as in GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.json); 7b is LLaMA's 7B (arXiv
+    // and 7b as in GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.Json); 7b is LLaMA's 7B (arXiv
     // 2302.13971, Table 2).
     return {.name = "llama",
             .title = "LLaMA",

@@ -1,7 +1,6 @@
 #include "model/olmo2.h"
 
-#include <nlohmann/json.hpp>
-
+#include "files/json.h"
 #include "model/llama.h"
 
 namespace teon {

@@ -39,7 +39,7 @@ std::vector<HfKey> hf_keys() {
 void read_hf(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
     r.require("use_sliding_window", false, false);
-    const nlohmann::json all(static_cast<size_t>(c.L), "full_attention");
+    const Json all = Json::array_of(std::vector<std::string>(static_cast<size_t>(c.L), "full_attention"));
     r.require("layer_types", all, all);
     r.ignore({"max_window_layers", "sliding_window"});  // only for sliding windows
 }
@@ -50,7 +50,7 @@ ModelFamily qwen3_family() {
     return {.name = "qwen3",
             .title = "Qwen3",
             .default_preset = "0.6b",
-            // The shapes of Qwen3-0.6B, -4B and -8B (arXiv 2505.09388, Table 1; MLPs from their config.json).
+            // The shapes of Qwen3-0.6B, -4B and -8B (arXiv 2505.09388, Table 1; MLPs from their config.Json).
             .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),              // for CPUs and tests
                         preset("0.6b", 1024, 28, 16, 8, 128, 3072),         // 596.05M
                         preset("4b", 2560, 36, 32, 8, 128, 9728),           // 4022.47M

@@ -9,14 +9,11 @@
 
 #include "files/file.h"
 #include "files/json.h"
-#include "files/json_text.h"
 #include "options/suggestion.h"
 
 namespace teon {
 
 namespace {
-
-using nlohmann::json;
 
 constexpr int64_t kMaxToml = int64_t{1} << 20;
 constexpr size_t kMaxNumber = 64;  // characters
@@ -248,36 +245,36 @@ void set_row(const OptionRow& row, ValueKind kind, const std::string& value, con
     } catch (const UsageError& error) { throw UsageError(fmt::format("{}: {}", where, error.what())); }
 }
 
-ValueKind kind_of(const json& value) {
+ValueKind kind_of(const Json& value) {
     if (value.is_boolean()) return ValueKind::boolean;
     if (value.is_number()) return ValueKind::number;
-    return value.is_string() ? ValueKind::text : ValueKind::list;
+    return value.is_text() ? ValueKind::text : ValueKind::list;
 }
 
 // Returns a logged value as written on the command line.
-std::string as_word(const json& value, const std::string& where) {
+std::string as_word(const Json& value, const std::string& where) {
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
-    if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
+    if (value.is_number() && !value.is_whole()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
     if (value.is_number()) return json_text(value);
-    if (value.is_string()) return value.get<std::string>();
-    CHECK_USAGE(value.is_structured(), "{} is {}, expected a value", where, shown(value));
+    if (value.is_text()) return value.get<std::string>();
+    CHECK_USAGE(value.is_container(), "{} is {}, expected a value", where, shown(value));
     std::string words;
-    for (const auto& [key, item] : value.items()) {
-        CHECK_USAGE(!item.is_structured() && !item.is_null(), "{} is {}, expected a list of values", where,
+    const auto add = [&](const std::string& prefix, const Json& item) {
+        CHECK_USAGE(!item.is_container() && !item.is_null(), "{} is {}, expected a list of values", where,
                     shown(value));
-        if (!words.empty()) words += ',';
-        if (value.is_object()) words += key + '=';
-        words += as_word(item, where);
-    }
+        words += (words.empty() ? "" : ",") + prefix + as_word(item, where);
+    };
+    for (const Json& item : value.items()) add("", item);
+    for (const auto& [key, item] : value.members()) add(key + '=', item);
     return words;
 }
 
 // A default may have no spelling on the command line: 0 layers means the preset's number.
-void set_logged(const OptionRow& row, const json& value, const std::string& path) {
+void set_logged(const OptionRow& row, const Json& value, const std::string& path) {
     if (value != row.get()) set_row(row, kind_of(value), as_word(value, path + ": " + row.flag.substr(2)), path);
 }
 
-void take_over(const json& file, const std::string& path, const OptionTable& table, const std::string& program,
+void take_over(const Json& file, const std::string& path, const OptionTable& table, const std::string& program,
                FlagsGiven& flags) {
     const JsonObject o(file, path);
     CHECK_USAGE(o.has("options") && file["options"].is_object(),
@@ -285,7 +282,7 @@ void take_over(const json& file, const std::string& path, const OptionTable& tab
     const auto of = o.get<std::string>("program", "");
     CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
     const std::string all = path + ": options";
-    for (const auto& [key, value] : file["options"].items()) {
+    for (const auto& [key, value] : file["options"].members()) {
         const OptionRow& row = row_of(table, key, all);
         if (row.this_call || value.is_null()) continue;
         flags.by_run[row.flag] = value;
@@ -299,7 +296,7 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
     return TomlReader(text, name).entries();
 }
 
-void set_rows(const OptionTable& table, const std::map<std::string, json>& values) {
+void set_rows(const OptionTable& table, const std::map<std::string, Json>& values) {
     const std::string file = "a run's config.json";
     for (const auto& [flag, value] : values) set_logged(row_of(table, flag.substr(2), file), value, file);
 }

@@ -29,6 +29,6 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
 void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& flags);
 
 // Sets rows to the values of a run's config.json, FlagsGiven::by_run. Rows with other values have their defaults.
-void set_rows(const OptionTable& table, const std::map<std::string, nlohmann::json>& values);
+void set_rows(const OptionTable& table, const std::map<std::string, Json>& values);
 
 }  // namespace teon

@@ -4,7 +4,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
+
+#include "files/json.h"
 
 namespace teon {
 
@@ -51,7 +52,7 @@ std::optional<double> parse_duration(std::string_view text) {
 
 OptionRow& OptionTable::add(std::string_view flag, std::string_view type, std::string_view help,
                             std::string_view default_text, std::function<void(const std::string&)> set,
-                            std::function<nlohmann::json()> get) {
+                            std::function<Json()> get) {
     OptionRow& row = rows.emplace_back();
     row.group = group_;
     row.flag = flag;
@@ -76,7 +77,7 @@ OptionRow& OptionTable::integer_row(std::string_view flag, int64_t lo, int64_t h
                         "{} {}: must be between {} and {}", flag, text, lo, hi);
             set(*value);
         },
-        [get] { return nlohmann::json(get()); });
+        [get] { return Json(get()); });
 }
 
 OptionRow& OptionTable::number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
@@ -92,7 +93,7 @@ OptionRow& OptionTable::number_row(std::string_view flag, std::string_view defau
         },
         [get] {
             const std::optional<double> value = get();
-            return value ? nlohmann::json(*value) : nlohmann::json();
+            return value ? Json(*value) : Json();
         });
 }
 
@@ -103,7 +104,7 @@ OptionRow& OptionTable::text(std::string_view flag, std::string& field, std::str
             CHECK_USAGE(!text.empty(), "{}: needs a value", flag);
             field = text;
         },
-        [&field] { return nlohmann::json(field); });
+        [&field] { return Json(field); });
 }
 
 OptionRow& OptionTable::toggle(std::string_view flag, bool& field, std::string_view help) {
@@ -115,7 +116,7 @@ OptionRow& OptionTable::toggle(std::string_view flag, bool& field, std::string_v
                         flag, text);
             field = word == "on" || word == "true";
         },
-        [&field] { return nlohmann::json(field); });
+        [&field] { return Json(field); });
     row.is_switch = true;
     return row;
 }
@@ -128,7 +129,7 @@ OptionRow& OptionTable::duration(std::string_view flag, double& field, std::stri
             CHECK_USAGE(value && *value > 0, "{} {}: not a duration (write 3600, 45m or 23h50m)", flag, text);
             field = *value;
         },
-        [&field] { return nlohmann::json(field); });
+        [&field] { return Json(field); });
 }
 
 OptionRow& OptionTable::range(std::string_view flag, std::pair<int64_t, int64_t>& field, std::string_view help) {
@@ -143,7 +144,7 @@ OptionRow& OptionTable::range(std::string_view flag, std::pair<int64_t, int64_t>
                 "{} {}: not a range (write 10:12)", flag, text);
             field = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
         },
-        [&field] { return nlohmann::json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : ""); });
+        [&field] { return Json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : ""); });
 }
 
 OptionRow& OptionTable::choice_row(std::string_view flag, std::vector<std::string> names, std::string_view help,
@@ -157,7 +158,7 @@ OptionRow& OptionTable::choice_row(std::string_view flag, std::vector<std::strin
         },
         [get] {
             const std::optional<std::string> name = get();
-            return name ? nlohmann::json(*name) : nlohmann::json();
+            return name ? Json(*name) : Json();
         });
 }
 

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,6 +14,7 @@
 #include "base/check.h"
 #include "base/enum_names.h"
 #include "base/text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -27,7 +27,7 @@ std::optional<double> parse_duration(std::string_view text);
 struct OptionRow {
     std::string group, flag, type, help, default_text;
     std::function<void(const std::string&)> set;  // throws UsageError
-    std::function<nlohmann::json()> get;
+    std::function<Json()> get;
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
     bool fixed = true;       // a resumed run must have the value that it began with
@@ -107,7 +107,7 @@ public:
         return choice(flag, field, all, help);
     }
     OptionRow& add(std::string_view flag, std::string_view type, std::string_view help, std::string_view default_text,
-                   std::function<void(const std::string&)> set, std::function<nlohmann::json()> get);
+                   std::function<void(const std::string&)> set, std::function<Json()> get);
 
 private:
     OptionRow& integer_row(std::string_view flag, int64_t lo, int64_t hi, std::string_view help,
@@ -125,8 +125,8 @@ private:
 
 // The flags that were set; the others have their defaults.
 struct FlagsGiven {
-    std::set<std::string> by_user;                 // on the command line or in a TOML file
-    std::map<std::string, nlohmann::json> by_run;  // values in another run's config.json, also of flags in by_user
+    std::set<std::string> by_user;       // on the command line or in a TOML file
+    std::map<std::string, Json> by_run;  // values in another run's config.json, also of flags in by_user
     bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
 };
 

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
-#include "files/json_text.h"
+#include "files/json.h"
 #include "options/version.h"
 #include "plan/parse_options.h"
 #include "runtime/linalg_library.h"
@@ -18,63 +17,59 @@ namespace teon {
 
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 // Describes shards for --resume, which compares the description: their number, their tokens and a hash of their content
 // and order. There may be 100,000 of them; config.json lists them. Names and folders do not count, because data may be
 // moved. `list`: {"tokens", "content"} of each, in a mixture with "share".
-json shards_summary(const json& list) {
+Json shards_summary(const Json& list) {
     Hash hash;
     int64_t tokens = 0;
-    for (const json& shard : list) {
+    for (const Json& shard : list.items()) {
         const int64_t n = shard.value("tokens", int64_t{0});
-        const std::string row =
-            fmt::format("{} {} {}\n", n, shard.value("content", ""), json_text(shard.value("share", json())));
+        const std::string row = fmt::format("{} {} {}\n", n, shard.value("content", ""), json_text(shard["share"]));
         hash.update(row.data(), row.size());
         tokens += n;
     }
     return {{"shards", list.size()}, {"tokens", tokens}, {"hash", fmt::format("{:016x}", hash.digest())}};
 }
 
-json shards_summary(const DataSet& data) {
-    json list = json::array();
+Json shards_summary(const DataSet& data) {
+    Json list = Json::array();
     for (const ShardInfo& s : data.shards) {
-        list.push_back({{"tokens", s.tokens}, {"content", s.content}});
-        if (!data.mixture.empty()) list.back()["share"] = data.mixture[static_cast<size_t>(s.source)];
+        Json& shard = list.push_back({{"tokens", s.tokens}, {"content", s.content}});
+        if (!data.mixture.empty()) shard["share"] = data.mixture[static_cast<size_t>(s.source)];
     }
     return shards_summary(list);
 }
 
-ordered_json shards_with_paths(const DataSet& data) {
-    ordered_json list = ordered_json::array();
+Json shards_with_paths(const DataSet& data) {
+    Json list = Json::array();
     for (const ShardInfo& s : data.shards)
         list.push_back({{"path", s.path}, {"tokens", s.tokens}, {"content", s.content}, {"source", s.source}});
     return list;
 }
 
 // Identifies the text of the evaluated windows for scripts/compare.py; null if the tokens' bytes are not known.
-ordered_json validation_text_json(const RunPlan& p) {
+Json validation_text_json(const RunPlan& p) {
     if (p.val.shards.empty()) return nullptr;
     const std::optional<TextIdentity> text =
         text_identity(p.val, tokenizer_folder(p.val.shards.front().path), p.run.T, p.eval_windows);
     if (!text) return nullptr;
-    ordered_json beginnings = ordered_json::object();
+    Json beginnings = Json::object();
     for (const auto& [bytes, hash] : text->beginnings) beginnings[std::to_string(bytes)] = hash;
     return {{"bytes", text->bytes}, {"beginnings", beginnings}};
 }
 
-ordered_json mixture_json(const DataSet& data) {
-    ordered_json list = ordered_json::array();
+Json mixture_json(const DataSet& data) {
+    Json list = Json::array();
     for (size_t i = 0; i < data.mixture.size(); ++i)
         list.push_back({{"source", data.sources[i]}, {"share", data.mixture[i]}});
     return list;
 }
 
-ordered_json stacks_json(const RunPlan& p) {
-    ordered_json stacks = ordered_json::array();
+Json stacks_json(const RunPlan& p) {
+    Json stacks = Json::array();
     for (const Stack& stack : p.optimizer_plan.stacks) {
-        ordered_json names = ordered_json::array();
+        Json names = Json::array();
         for (int param : stack.params) names.push_back(p.params[param].name);
         stacks.push_back({{"role", name_of(stack.role)},
                           {"m", stack.m},
@@ -88,26 +83,35 @@ ordered_json stacks_json(const RunPlan& p) {
 }
 
 // Describes how shards differ from those of a checkpoint, which version 0.2 lists; empty if they do not.
-std::string changed_shards(const json& saved, const json& now) {
-    const json before = saved.is_array() ? shards_summary(saved) : saved;
+std::string changed_shards(const Json& saved, const Json& now) {
+    const Json before = saved.is_array() ? shards_summary(saved) : saved;
     for (const char* key : {"shards", "tokens"})
-        if (before.value(key, json()) != now[key])
-            return fmt::format("{} {} (was {})", json_text(now[key]), key, json_text(before.value(key, json())));
+        if (before[key] != now[key])
+            return fmt::format("{} {} (was {})", json_text(now[key]), key, json_text(before[key]));
     return before == now ? "" : "other content or order";
 }
 
 // Returns the names of the data's properties that must not change but did.
-std::vector<std::string> changed_data(const json& before, const json& now) {
+std::vector<std::string> changed_data(const Json& before, const Json& now) {
     std::vector<std::string> changed;
-    const std::string shard = changed_shards(before.value("train", json::array()), now["train"]);
+    const std::string shard = changed_shards(before.value("train", Json::array()), now["train"]);
     if (!shard.empty())
         changed.push_back(
             fmt::format("the training shards of --data ({}; the run's config.json lists its own)", shard));
     for (const char* key : {"delimiter", "tokenizer", "vocab_size"})
-        if (before.value(key, json()) != now[key])
-            changed.push_back(fmt::format("the {} of --data {} (was {})", key, json_text(now[key]),
-                                          json_text(before.value(key, json()))));
+        if (before[key] != now[key])
+            changed.push_back(
+                fmt::format("the {} of --data {} (was {})", key, json_text(now[key]), json_text(before[key])));
     return changed;
+}
+
+// Returns the value with all members in the order of their keys.
+Json by_key(const Json& value) {
+    if (!value.is_container()) return value;
+    Json result = value.is_object() ? Json::object() : Json::array();
+    for (const Json& item : value.items()) result.push_back(by_key(item));
+    for (const auto& [key, member] : value.members()) result[key] = by_key(member);
+    return result;
 }
 
 const char* length_rule(const ScheduleRow& row) {
@@ -125,14 +129,14 @@ bool may_change_length(const Schedule& schedule, int64_t done, int64_t before, i
 
 }  // namespace
 
-json run_json(const RunPlan& p) {
-    json run = {{"program", p.family->program()},
+Json run_json(const RunPlan& p) {
+    Json run = {{"program", p.family->program()},
                 {"version", source_version()},
                 {"options", options_json(*p.family, p.options)},
                 {"model", model_json(p.family->fields, p.config)},
                 {"ranks", p.ranks},
                 {"micro_batch", p.run.B},
-                {"head_rows", p.is_gpu ? json(p.run.head_rows) : json()},
+                {"head_rows", p.is_gpu ? Json(p.run.head_rows) : Json()},
                 {"sharding", name_of(p.sharding)},
                 {"steps", p.steps},
                 {"warmup_steps", warmup_steps(p.options.schedule, p.steps)},
@@ -148,9 +152,9 @@ json run_json(const RunPlan& p) {
     return run;
 }
 
-json experiment_json(const RunPlan& p) {
-    const json run = run_json(p);
-    json train = json::array();
+Json experiment_json(const RunPlan& p) {
+    const Json run = run_json(p);
+    Json train = Json::array();
     for (size_t i = 0; i < std::max<size_t>(p.train.mixture.size(), 1); ++i)
         train.push_back({{"content", content_of(p.train, static_cast<int>(i))},
                          {"share", p.train.mixture.empty() ? 1.0 : p.train.mixture[i]}});
@@ -168,11 +172,11 @@ json experiment_json(const RunPlan& p) {
             {"init_from", run["init_from"]}};
 }
 
-ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json& changes) {
+Json config_json(const RunPlan& p, const DeviceInfo& device, const Json& changes) {
     const DecoderConfig& c = p.config;
-    ordered_json model = {{"family", c.family}, {"preset", c.preset}, {"parameters", p.params.logical_size()}};
-    model.update(ordered_json(model_json(p.family->fields, c)));
-    ordered_json memory = ordered_json::object();
+    Json model = {{"family", c.family}, {"preset", c.preset}, {"parameters", p.params.logical_size()}};
+    model.update(by_key(model_json(p.family->fields, c)));
+    Json memory = Json::object();
     for (const auto* part : {&p.memory, &p.host_memory})
         for (const auto& [name, bytes] : *part) memory[name] = bytes;
     return {{"program", p.family->program()},
@@ -183,11 +187,11 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
               {"memory_bytes", device.total_bytes},
               {"products", linalg_library().name}}},
             {"storage", {{"dtype", name_of(p.run.dtype)}, {"reason", p.dtype_reason}}},
-            {"options", options_json(*p.family, p.options)},
+            {"options", by_key(options_json(*p.family, p.options))},
             {"model", model},
             {"seed", p.options.seed},
-            {"experiment", experiment_json(p)},
-            {"changes", ordered_json(changes)},
+            {"experiment", by_key(experiment_json(p))},
+            {"changes", by_key(changes)},
             {"run",
              {{"steps", p.steps},
               {"micro_batch", p.run.B},
@@ -211,22 +215,22 @@ ordered_json config_json(const RunPlan& p, const DeviceInfo& device, const json&
             {"stacks", stacks_json(p)}};
 }
 
-json check_unchanged(const RunPlan& p, const TrainingState& state) {
-    const json now = run_json(p);
-    const json& saved = *state.run;
-    CHECK_USAGE(saved.value("program", "") == now.at("program").get<std::string>(),
-                "--resume: the run in --out is one of {}", saved.value("program", "?"));
-    std::vector<std::string> changed = changed_options(*p.family, saved.value("options", json::object()), p.options);
+Json check_unchanged(const RunPlan& p, const TrainingState& state) {
+    const Json now = run_json(p);
+    const Json& saved = state.run;
+    CHECK_USAGE(saved.value("program", "") == now.value("program", ""), "--resume: the run in --out is one of {}",
+                saved.value("program", "?"));
+    std::vector<std::string> changed = changed_options(*p.family, saved.value("options", Json::object()), p.options);
     const bool same_ranks = saved.value("ranks", 1) == p.ranks;  // other numbers may need another micro-batch
-    const auto compare = [&](const std::string& key, const json& is, const json& was) {
+    const auto compare = [&](const std::string& key, const Json& is, const Json& was) {
         if (is != was) changed.push_back(fmt::format("{} {} (was {})", key, json_text(is), json_text(was)));
     };
     // A field added since an older checkpoint has the default preset's value in it.
-    json model = model_json(p.family->fields, p.family->config(p.family->default_preset));
-    model.update(saved.value("model", json::object()));
-    for (const auto& [key, value] : now["model"].items()) compare(key, value, model[key]);
-    if (same_ranks) compare("micro_batch", now["micro_batch"], saved.value("micro_batch", json()));
-    const json data = saved.value("data", json::object());
+    Json model = model_json(p.family->fields, p.family->config(p.family->default_preset));
+    model.update(saved.value("model", Json::object()));
+    for (const auto& [key, value] : now["model"].members()) compare(key, value, model[key]);
+    if (same_ranks) compare("micro_batch", now["micro_batch"], saved["micro_batch"]);
+    const Json data = saved.value("data", Json::object());
     for (std::string& what : changed_data(data, now["data"])) changed.push_back(std::move(what));
     const int64_t before = saved.value("steps", int64_t{0});
     const Schedule& schedule = p.options.schedule;
@@ -238,7 +242,7 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
         changed.empty(),
         "--resume: these differ from the run that was saved: {}; undo them, or begin another run with --init-from",
         fmt::join(changed, ", "));
-    json changes = saved.value("changes", json::array());
+    Json changes = saved.value("changes", Json::array());
     const auto add = [&](const char* event, std::string reason) {
         changes.push_back({{"step", state.step}, {"event", event}, {"reason", std::move(reason)}});
     };
@@ -249,8 +253,8 @@ json check_unchanged(const RunPlan& p, const TrainingState& state) {
                                 steps_before_decay(schedule, before));
         add("length_changed", std::move(text));
     }
-    std::string what = changed_shards(data.value("val", json::array()), now["data"]["val"]);
-    const json windows = data.value("eval_windows", json());
+    std::string what = changed_shards(data.value("val", Json::array()), now["data"]["val"]);
+    const Json windows = data["eval_windows"];
     if (what.empty() && windows != now["data"]["eval_windows"])
         what = fmt::format("{} windows (was {})", p.eval_windows, json_text(windows));
     if (!what.empty())

@@ -2,9 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "files/json.h"
 #include "optim/methods.h"
 #include "options/option_table.h"
 #include "plan/gpus.h"
@@ -12,8 +13,6 @@
 namespace teon {
 
 namespace {
-
-using nlohmann::json;
 
 constexpr int64_t kMaxInt = 1'000'000'000;
 constexpr int64_t kMaxCount = 1'000'000'000'000'000;
@@ -38,7 +37,7 @@ constexpr bool kFree = false;  // may differ when a run resumes
 
 // Adds the flag of a model field. The flag sets the field in field_values. If it is not given, a run's config.json has
 // the default that all presets share or, if they differ, 0 for an integer and null for other types.
-void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, const ModelFamily& family) {
+void add_field_flag(OptionTable& t, Json& field_values, const ModelField& f, const ModelFamily& family) {
     const auto add = [&]<typename T>(T DecoderConfig::*member) {
         const auto value = std::make_shared<T>(DecoderConfig().*member);
         OptionRow& row = [&]() -> OptionRow& {
@@ -53,7 +52,7 @@ void add_field_flag(OptionTable& t, json& field_values, const ModelField& f, con
             else
                 return t.choice(f.flag(), *value, f.help);
         }();
-        json absent;
+        Json absent;
         if constexpr (std::is_same_v<T, int>) absent = 0;
         if (f.default_text.empty())
             absent = row.get();
@@ -74,7 +73,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
     t.choice("--model", o.model, presets, "preset that the flags below override");
     for (const ModelField& f : family.fields)
-        if (family.has_flag(f)) add_field_flag(t, *o.fields, f, family);
+        if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
     t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
     t.choice(
         "--dtype", o.dtype,
@@ -202,7 +201,7 @@ void add_optimizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
              }
          },
          [&opt] {
-             json j = json::object();
+             Json j = Json::object();
              for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = as_written(factor);
              return j;
          })
@@ -236,7 +235,7 @@ void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
                  opt.teon_roles.insert(parse_role("--teon-roles", item, is_hidden_matrix));
          },
          [&opt] {
-             json j = json::array();
+             Json j = Json::array();
              for (Role role : opt.teon_roles) j.push_back(name_of(role));
              return j;
          })

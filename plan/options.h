@@ -3,13 +3,12 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "files/json_member.h"
+#include "files/json.h"
 #include "generation/published_model.h"
 #include "generation/sampling.h"
 #include "model/family.h"
@@ -32,7 +31,7 @@ struct Options {
     std::string config_fault;           // why the config.json of the resumed run could not be used; empty: it could
     // model
     std::string model;
-    JsonMember fields;  // model fields that flags set over the preset, by key
+    Json fields = Json::object();  // model fields that flags set over the preset, by key
     int seq_len = 1024;
     std::optional<DType> dtype;
     Recompute recompute = Recompute::automatic;

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "files/json_text.h"
+#include "files/json.h"
 #include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
@@ -14,8 +13,6 @@
 namespace teon {
 
 namespace {
-
-using nlohmann::json;
 
 // "muon, normuon or teon"
 std::string methods_with(std::string_view flag) {
@@ -35,7 +32,7 @@ Options defaults_of(const ModelFamily& family) {
 
 // Returns the model's width, as far as flags say it: --channels or, without it, the preset's; else 0.
 int channels_of(const ModelFamily& family, const Options& o) {
-    if (const int channels = o.fields->value("channels", 0); channels > 0) return channels;
+    if (const int channels = o.fields.value("channels", 0); channels > 0) return channels;
     for (const DecoderConfig& preset : family.presets)
         if (preset.preset == o.model) return preset.C;
     return 0;
@@ -79,7 +76,7 @@ std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGive
     for (const FollowingDefault& f : kFollowingDefaults) {
         const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](auto& r) { return r.flag == f.flag; });
         with_default = run;
-        const json value = row->get();
+        const Json value = row->get();
         f.set(with_default, std::max(channels_of(family, run), 1));
         if (!given_flags.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
     }
@@ -241,17 +238,17 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     return o;
 }
 
-nlohmann::json options_json(const ModelFamily& family, const Options& options) {
+Json options_json(const ModelFamily& family, const Options& options) {
     Options copy = options;
-    json j = json::object();
+    Json j = Json::object();
     for (const OptionRow& row : option_table(family, copy).rows)
         if (row.logged) j[row.flag.substr(2)] = row.get();
     return j;
 }
 
-json deciding_options(const ModelFamily& family, const Options& options) {
+Json deciding_options(const ModelFamily& family, const Options& options) {
     Options copy = options;
-    json j = json::object();
+    Json j = Json::object();
     for (const OptionRow& row : option_table(family, copy).rows)
         if (row.fixed) j[row.flag.substr(2)] = row.get();
     j.erase("seed");
@@ -260,7 +257,7 @@ json deciding_options(const ModelFamily& family, const Options& options) {
     return j;
 }
 
-std::vector<std::string> changed_options(const ModelFamily& family, const json& saved, const Options& options) {
+std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options) {
     Options copy = options;
     std::vector<std::string> changed;
     for (const OptionRow& row : option_table(family, copy).rows) {

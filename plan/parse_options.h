@@ -2,11 +2,11 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "files/json.h"
 #include "plan/options.h"
 
 namespace teon {
@@ -18,14 +18,13 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
                                      const std::function<void(const Options&)>& before_resume = {});
 
 // Returns every flag with its resolved value, for config.json.
-nlohmann::json options_json(const ModelFamily& family, const Options& options);
+Json options_json(const ModelFamily& family, const Options& options);
 
 // Returns the flags that decide a run's numbers, except --seed and the model's flags, which are described elsewhere.
-nlohmann::json deciding_options(const ModelFamily& family, const Options& options);
+Json deciding_options(const ModelFamily& family, const Options& options);
 
 // Returns the flags that a resumed run must not change but whose resolved value differs from the saved one:
 // "--lr 0.1 (was 0.2)".
-std::vector<std::string> changed_options(const ModelFamily& family, const nlohmann::json& saved,
-                                         const Options& options);
+std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options);
 
 }  // namespace teon

@@ -7,9 +7,9 @@
 #include <climits>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "files/json.h"
 #include "kernels/attention_flash.h"
 #include "optim/methods.h"
 #include "runtime/linalg_library.h"
@@ -25,8 +25,7 @@ constexpr int kHeadRows = 8192;  // rows of logits that a GPU computes at a time
 // Throws UsageError if a given flag contradicts the model of --init-from; flags may repeat its values.
 void check_agrees(const ModelFamily& family, const Options& o, const DecoderConfig& model) {
     const bool preset = o.given_flags.count("--model") > 0;
-    const DecoderConfig config_by_flags =
-        with_fields(family.fields, preset ? family.config(o.model) : model, *o.fields);
+    const DecoderConfig config_by_flags = with_fields(family.fields, preset ? family.config(o.model) : model, o.fields);
     for (const ModelField& f : family.fields) {
         if (!family.has_flag(f) || f.of_run) continue;
         const bool is_given = o.given_flags.count(f.flag()) > 0;
@@ -43,13 +42,13 @@ DecoderConfig make_config(const ModelFamily& family, const Options& o, const Dat
         c = o.adopted->config;
         check_agrees(family, o, c);
         for (const ModelField& f : family.fields)
-            if (f.of_run && o.fields->contains(f.key)) f.set(c, (*o.fields)[f.key], f.name());
+            if (f.of_run && o.fields.contains(f.key)) f.set(c, o.fields[f.key], f.name());
         CHECK_USAGE(o.seq_len <= c.max_T, "--seq-len {}: the model of --init-from has a context of {}", o.seq_len,
                     c.max_T);
         check_model_tokenizer(data, o.adopted->folder, c.V);
     } else {
-        c = with_fields(family.fields, family.config(o.model), *o.fields);
-        const bool is_given = o.fields->contains("vocab_size");
+        c = with_fields(family.fields, family.config(o.model), o.fields);
+        const bool is_given = o.fields.contains("vocab_size");
         CHECK_USAGE(!is_given || c.V >= data.vocab_size,
                     "--vocab-size {}: the data's manifest.json says {}; leave the flag out to use that", c.V,
                     data.vocab_size);
@@ -75,7 +74,7 @@ void open_data(RunPlan& p) {
         if (!o.plan_only) throw;
         p.train = p.val = {};
         p.notes.emplace_back("note", fmt::format("{}: planned without data{}", missing.what(),
-                                                 o.fields->contains("vocab_size") || o.adopted
+                                                 o.fields.contains("vocab_size") || o.adopted
                                                      ? ""
                                                      : ", with the preset's vocabulary (--vocab-size)"));
         return;

@@ -68,10 +68,6 @@ float* resized(Buffer<float>& buffer, int64_t n) {
 
 }  // namespace
 
-Decompositions::~Decompositions() {
-    if (handle_) cusolverDnDestroy(handle_);
-}
-
 int Decompositions::read_info() const {
     int value = 0;
     download(&value, info_.data(), 1, stream_);
@@ -86,9 +82,13 @@ void Decompositions::check_finite(const char* operation, const float* A, int64_t
 }
 
 cusolverDnHandle_t Decompositions::handle(const char* operation) {
-    if (!handle_) check_solver(cusolverDnCreate(&handle_), operation);
-    check_solver(cusolverDnSetStream(handle_, static_cast<cudaStream_t>(stream_.handle())), operation);
-    return handle_;
+    if (!handle_.get()) {
+        cusolverDnHandle_t handle = nullptr;
+        check_solver(cusolverDnCreate(&handle), operation);
+        handle_ = decltype(handle_)(handle);
+    }
+    check_solver(cusolverDnSetStream(handle_.get(), static_cast<cudaStream_t>(stream_.handle())), operation);
+    return handle_.get();
 }
 
 // The library requires at least as many rows as columns. It sees row-major A (m x n) as A^T = V S U^T (n x m). If A is

@@ -11,8 +11,6 @@ class Decompositions {
 public:
     // Holds a reference to the stream. The library is initialized by the first decomposition.
     explicit Decompositions(const Stream& stream) : stream_(stream) {}
-    ~Decompositions();
-    Decompositions(const Decompositions&) = delete;
 
     void svd(float* A, int m, int n, float* U, float* S, float* Vt);
     void eigh(float* A, int n, float* w);
@@ -24,7 +22,7 @@ private:
     cusolverDnHandle_t handle(const char* operation);
 
     const Stream& stream_;
-    cusolverDnHandle_t handle_ = nullptr;
+    detail::Handle<cusolverDnHandle_t, cusolverDnDestroy> handle_;
     Buffer<float> turned_, left_, right_, workspace_;  // of the largest size needed so far
     Buffer<int> info_{1};
 };

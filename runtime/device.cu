@@ -76,18 +76,18 @@ Stream::Stream(bool urgent) {
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
     check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
                "making a stream");
-    handle_.reset(stream);
+    handle_ = decltype(handle_)(stream);
 }
 void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(cuda(*this)), "waiting for the device"); }
 
-static cudaEvent_t cuda(const detail::Handle<detail::destroy_event>& event) {
+static cudaEvent_t cuda(const detail::Handle<void*, detail::destroy_event>& event) {
     return static_cast<cudaEvent_t>(event.get());
 }
 
 Event::Event() {
     cudaEvent_t event = nullptr;
     check_cuda(cudaEventCreate(&event), "making an event");
-    handle_.reset(event);
+    handle_ = decltype(handle_)(event);
 }
 void Event::record(const Stream& stream) {
     check_cuda(cudaEventRecord(cuda(handle_), cuda(stream)), "recording an event");

@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/dtype.h"
@@ -40,13 +38,26 @@ class Profiler;
 
 namespace detail {
 
-// Owns an object of the CUDA runtime.
-template <void (*Destroy)(void*)>
-struct Destroyer {
-    void operator()(void* object) const { Destroy(object); }
+// Owns an object of a library, which Destroy frees. T is a pointer.
+template <typename T, auto Destroy>
+class Handle {
+public:
+    using Type = T;
+    Handle() = default;
+    explicit Handle(T object) : object_(object) {}
+    Handle(Handle&& h) noexcept : object_(std::exchange(h.object_, nullptr)) {}
+    Handle& operator=(Handle&& h) noexcept {
+        std::swap(object_, h.object_);
+        return *this;
+    }
+    ~Handle() {
+        if (object_) Destroy(object_);
+    }
+    T get() const { return object_; }
+
+private:
+    T object_ = nullptr;
 };
-template <void (*Destroy)(void*)>
-using Handle = std::unique_ptr<void, Destroyer<Destroy>>;
 void destroy_stream(void* stream);
 void destroy_event(void* event);
 void destroy_graph(void* graph);
@@ -76,7 +87,7 @@ public:
     void set_kernels(Kernels k) { kernels_ = k; }
 
 private:
-    detail::Handle<detail::destroy_stream> handle_;
+    detail::Handle<void*, detail::destroy_stream> handle_;
     Kernels kernels_ = Kernels::fastest;
     Profiler* profiler_ = nullptr;
 };
@@ -91,7 +102,7 @@ public:
     void make_wait(const Stream& stream) const;                      // the stream continues after this event
     static double milliseconds(const Event& from, const Event& to);  // both must be done
 private:
-    detail::Handle<detail::destroy_event> handle_;
+    detail::Handle<void*, detail::destroy_event> handle_;
 };
 
 // Work captured from a stream, and from other streams that joined it meanwhile. launch() queues all of it again, the
@@ -105,7 +116,7 @@ public:
     Graph(const Stream& stream, Queue&& queue) {
         Capture capture(stream);
         queue();
-        handle_.reset(capture.end());
+        handle_ = decltype(handle_)(capture.end());
     }
     void launch(const Stream& stream) const;
 
@@ -119,7 +130,7 @@ private:
     private:
         const Stream* stream_;
     };
-    detail::Handle<detail::destroy_graph> handle_;
+    detail::Handle<void*, detail::destroy_graph> handle_;
 };
 
 namespace detail {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "base/standard_streams.h"
 #include "runtime/cuda_check.h"
@@ -43,34 +42,18 @@ cudaDataType_t cuda_type(DType t) {
     __builtin_unreachable();
 }
 
-// Owns a library object that create(&handle, ...) makes and Destroy frees.
-template <typename Handle, auto Destroy>
-class Owner {
-public:
-    template <typename Create, typename... Args>
-    static Owner make(Create create, Args... args) {
-        Owner owner;
-        check_blas(create(&owner.handle_, args...), "making a descriptor");
-        return owner;
-    }
-    Owner() = default;
-    Owner(Owner&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
-    Owner& operator=(Owner&& o) noexcept {
-        std::swap(handle_, o.handle_);
-        return *this;
-    }
-    ~Owner() {
-        if (handle_) Destroy(handle_);
-    }
-    Handle get() const { return handle_; }
+using Lt = detail::Handle<cublasLtHandle_t, cublasLtDestroy>;
+using Operation = detail::Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using MatrixLayout = detail::Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = detail::Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-private:
-    Handle handle_ = nullptr;
-};
-using Lt = Owner<cublasLtHandle_t, cublasLtDestroy>;
-using Operation = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+// Returns the object that create(&object, args...) makes.
+template <typename Handle, typename... Args, typename... Given>
+Handle make(cublasStatus_t (*create)(typename Handle::Type*, Args...), Given... args) {
+    typename Handle::Type object = nullptr;
+    check_blas(create(&object, args...), "making a descriptor");
+    return Handle(object);
+}
 
 template <typename T>
 void set(const Operation& o, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -114,7 +97,7 @@ struct Plan {
 };
 
 MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
-    auto layout = MatrixLayout::make(cublasLtMatrixLayoutCreate, cuda_type(x.dtype), static_cast<uint64_t>(columns),
+    auto layout = make<MatrixLayout>(cublasLtMatrixLayoutCreate, cuda_type(x.dtype), static_cast<uint64_t>(columns),
                                      static_cast<uint64_t>(rows), x.ld);
     if (count > 1) {
         set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count));
@@ -184,7 +167,7 @@ std::string text_of(const LtKey& key) {
 struct LtMatmul::Impl {
     const Stream& stream;
     const AlgorithmSearch& search;
-    Lt lt = Lt::make(cublasLtCreate);
+    Lt lt = make<Lt>(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes};
     std::map<LtKey, std::optional<Plan>> plans = {};  // none if the library refuses
     int refused_kinds = 0;
@@ -225,7 +208,7 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     const Gemm& g = c.g;
     Plan p;
     // Plain fp32 also for float inputs: TF32 would keep only 10 bits of the mantissa.
-    p.operation = Operation::make(cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    p.operation = make<Operation>(cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(c));
@@ -238,7 +221,7 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     p.c = describe(c.addend, g.M, g.N, c.count);
     p.d = describe(g.C, g.M, g.N, c.count);
 
-    auto preference = Preference::make(cublasLtMatmulPreferenceCreate);
+    auto preference = make<Preference>(cublasLtMatmulPreferenceCreate);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
     // Sums are either not split along K, or their parts are added in fp32 and in a fixed order: the same call gives the
     // same bits, and no partial sum is rounded to 16 bits.

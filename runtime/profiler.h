@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -42,7 +41,7 @@ private:
     };
     Stream& stream_;
     Event begin_;
-    std::deque<Span> spans_;
+    std::vector<Span> spans_;
     bool inside_ = false;  // a scope
 };
 

@@ -15,28 +15,14 @@
 
 namespace teon {
 
-namespace {
-
-cpu::Matmul call_of(DType dtype, int M, int N, int K, TileProduct::Operand A, TileProduct::Operand B, int64_t ldc,
-                    bool adds) {
-    cpu::Matmul m;
-    m.M = M;
-    m.N = N;
-    m.K = K;
-    m.trans_a = A.transposed;
-    m.trans_b = B.transposed;
-    m.in = dtype;
-    m.A.ld = A.ld;
-    m.B.ld = B.ld;
-    m.ldc = m.addend.ld = ldc;
-    m.beta = adds ? 1.0f : 0.0f;
-    return m;
+TileProduct::TileProduct(DType dtype, int M, int N, int K, Operand A, Operand B, int64_t ldc, bool adds) {
+    call_ = {.M = M, .N = N, .K = K, .trans_a = A.transposed, .trans_b = B.transposed, .in = dtype, .ldc = ldc};
+    call_.A.ld = A.ld;
+    call_.B.ld = B.ld;
+    call_.addend.ld = ldc;
+    call_.beta = adds ? 1.0f : 0.0f;
+    product_ = {call_, M, N};
 }
-
-}  // namespace
-
-TileProduct::TileProduct(DType dtype, int M, int N, int K, Operand A, Operand B, int64_t ldc, bool adds)
-    : call_(call_of(dtype, M, N, K, A, B, ldc, adds)), product_(call_, M, N) {}
 
 void TileProduct::operator()(float* C, const void* A, const void* B) const {
     cpu::Matmul m = call_;

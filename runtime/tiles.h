@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "base/dtype.h"
 #include "cpu/tile_product.h"
@@ -25,6 +27,21 @@ public:
 private:
     cpu::Matmul call_;
     cpu::TileProduct product_;
+};
+
+// The products that an operation computes of its tiles, by the numbers of rows and columns of a tile.
+template <typename Products>
+class ProductsBySize {
+public:
+    // Adds make(rows, columns) unless this size has its products.
+    template <typename Make>
+    void add(int rows, int columns, Make make) {
+        if (const std::pair size(rows, columns); !all_.contains(size)) all_.emplace(size, make(rows, columns));
+    }
+    const Products& of(int rows, int columns) const { return all_.at({rows, columns}); }
+
+private:
+    std::map<std::pair<int, int>, Products> all_;
 };
 
 // The most tasks that run at a time.

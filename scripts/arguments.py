@@ -1,8 +1,11 @@
-"""Command lines of scripts: a parser whose errors are one line, and numbers within limits."""
+"""Command lines of scripts: a parser whose errors are one line, numbers within limits, and the Python that has PyTorch.
+"""
 
 import argparse
 import math
 import re
+import shutil
+import subprocess
 import sys
 
 from startup import complain, without_middle
@@ -44,3 +47,11 @@ def decimal(least=-math.inf, most=math.inf):
             _refuse(text, f"a number{limits}")
         return value
     return convert
+
+
+def python_with_torch(asked=None):
+    """Returns the interpreter that is asked for, this one or python3, the first that has PyTorch, or None."""
+    for python in filter(None, map(shutil.which, [asked] if asked else [sys.executable, "python3", "python"])):
+        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+            return python
+    return None

@@ -4,7 +4,7 @@
     scripts/check_statements.py [FOLDER]     the tree to check (default: this one)
 
 Each rule of RULES is a fault that compilers and clang-tidy do not report, or not in CUDA sources. Prints each fault
-with its file and line, and the longest functions; exit status 1 if there is a fault that ALLOWED does not name.
+with its file and line, and the longest functions; exit status 1 if there is a fault.
 """
 if __name__ == "__main__":
     import startup
@@ -29,11 +29,6 @@ RULES = {
     "adjective": "a name without a noun; write what it is",
     "long": f"a function of more than {LINES} lines",
     "parameters": f"a function of more than {PARAMETERS} parameters; write a struct",
-}
-# Faults that each folder may still have.
-ALLOWED = {
-    "bench": "long",
-    "kernels": "long",
 }
 
 TOKEN = re.compile(r"""
@@ -371,27 +366,17 @@ class File:
                 self.fault("capitals", part[0].line, part[0].text)
 
 
-def area_of(path):
-    """Returns the folder, for which ALLOWED has a row: kernels, or test/kernels."""
-    return "/".join(path.split("/")[:2 if path.startswith("test/") else 1])
-
-
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1])
     files = [File(path, text) for path, text in check_layers.sources(root)
              if path.endswith((".cu", ".cpp", ".h")) and not path.startswith("cpu/include/")]
     faults = [(file.path, line, rule, name) for file in files for rule, line, name in file.faults]
-    refused = [f for f in faults if f[2] not in ALLOWED.get(area_of(f[0]), "").split()]
-    for path, line, rule, name in refused:
+    for path, line, rule, name in faults:
         print(f"{path}:{line}: {RULES[rule]}" + f" ({name})" * bool(name))
-    for area, rules in ALLOWED.items():
-        for rule in set(rules.split()) - {f[2] for f in faults if area_of(f[0]) == area}:
-            refused.append((area, rule))
-            print(f"scripts/check_statements.py: ALLOWED still names {rule} in {area}, which has none")
     functions = sorted((f for file in files for f in file.functions), reverse=True)
     print("longest functions: " + ", ".join(f"{name} {length} ({where})" for length, where, name in functions[:5]))
-    print(f"statements: {len(refused)} faults" if refused else "statements: clean")
-    return bool(refused)
+    print(f"statements: {len(faults)} faults" if faults else "statements: clean")
+    return bool(faults)
 
 
 if __name__ == "__main__":

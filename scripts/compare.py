@@ -1,5 +1,16 @@
 #!/usr/bin/env python3
-"""Compares training runs: python3 scripts/compare.py --help (scripts/experiments/compare.py)"""
+"""Compares training runs:
+
+    python3 scripts/compare.py runs/demo-*        runs, and folders that contain runs
+
+Prints a table and writes it to compare/ beside the runs (--out) as compare.md, with loss.png (validation loss against
+steps, tokens and time) and alignment.png (the measurements of --diagnose-every) if matplotlib is installed. Runs that
+differ only in their seed share a row. Each row is compared with the first one (--baseline): by pairs if seeds coincide,
+otherwise by Welch's t test. If rows differ in their learning rate, a second table has each method's best rate, and
+rates.png the loss against the rate. If tokenizers differ, bits per byte are compared instead of nats per token. Names
+and omits runs that are unfinished, damaged, not finite, duplicates, or validated on other text. Exit status: 0; 1 if a
+run was omitted for another reason than being unfinished or a duplicate, or if no run remains; 2 usage.
+"""
 
 if __name__ == "__main__":
     import startup
@@ -7,9 +18,171 @@ if __name__ == "__main__":
     startup.begin()
     import use_venv  # noqa: F401
 
+import math
+import os
+import statistics
 import sys
 
-from experiments import EXIT_STATUS, compare
+from arguments import Parser, decimal
+from experiments.groups import comparisons, group_runs, methods_of, reach, with_baseline_first
+from experiments.runs import Diverged, Duplicate, in_bits_per_byte, perplexity, read_runs
+from experiments.tables import as_markdown, as_text, mean_spread, text_of_p
+from run_folder import BadRun, Unfinished, short
+from startup import printable
+from written_files import replacing
+
+from experiments import EXIT_STATUS, Fault, figures
+
+
+def text_of_interval(low, high):
+    return "-" if math.isnan(low) else f"{low:+.4f} to {high:+.4f}"
+
+
+def text_of_test(comparison):
+    return f"{comparison.n} pair{'s' * (comparison.n > 1)}" if comparison.method == "pairs" else comparison.method
+
+
+def columns_of_comparison(groups):
+    """Returns the header of the columns that compare rows with the first one, and their cells for each group. Interval,
+    p and test only if a row has several seeds."""
+    compared = comparisons(groups)
+    header = ["vs first", "95% interval", "p", "test"]
+    cells = [[f"{c.difference:+.4f}", text_of_interval(c.low, c.high), text_of_p(c.p), text_of_test(c)] if c
+             else [""] * 4 for c in compared]
+    if len(groups) == 1:
+        return [], [[] for _ in groups]
+    tested = any(not math.isnan(c.p) for c in compared[1:])
+    return (header, cells) if tested else (header[:1], [row[:1] for row in cells])
+
+
+def table(groups, target, bits=False):
+    """Returns (header, rows). `bits`: losses are in bits per byte; perplexities, which are per token, are omitted."""
+    compared, cells_of_comparison = columns_of_comparison(groups)
+    best = {id(g): mean_spread(g.values(lambda r: min(m["loss"] for m in r.evals))) for g in groups}
+    shows_best = any(best[id(g)] != mean_spread(g.values(lambda r: r.evals[-1]["loss"])) for g in groups)
+    header = ["run", "seeds", "bits/byte" if bits else "val loss", *["best"] * shows_best,
+              *([] if bits else ["perplexity"]), *compared, "steps to target", "tokens", "seconds", "tokens/s",
+              "optimizer"]
+    rows = []
+    for g, cells in zip(groups, cells_of_comparison):
+        losses = g.values(lambda r: r.evals[-1]["loss"])
+        reached = [reach(r, target) for r in g.runs]
+        if all(reached):
+            to_target = [statistics.mean(x) for x in zip(*reached)]
+            to_target = [f"{to_target[0]:.0f}", short(to_target[1]), f"{to_target[2]:.1f}"]
+        else:
+            to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-",
+                         "-"]
+        later = {key: [x for r in g.runs for x in r.steps.column(key)[len(r.steps) // 10:]]
+                 for key in ("tokens_per_s", "optimizer_ms", "ms")}
+        rows.append([g.label, str(len(g.runs)), mean_spread(losses), *[best[id(g)]] * shows_best,
+                     *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]), *cells, *to_target,
+                     short(statistics.median(later["tokens_per_s"])),
+                     f"{100 * sum(later['optimizer_ms']) / sum(later['ms']):.1f}%"])
+    return header, rows
+
+
+def table_of_methods(methods, bits=False):
+    """Returns (header, rows) of each method's best rate."""
+    compared, cells_of_comparison = columns_of_comparison([m.best for m in methods])
+    header = ["method", "rates", "best rate", "lies inside", "seeds", "bits/byte" if bits else "val loss", *compared]
+    rows = []
+    for m, cells in zip(methods, cells_of_comparison):
+        end = "lowest" if m.best_rate == m.rates[0] else "highest"
+        rows.append([m.label, f"{m.rates[0]:g} to {m.rates[-1]:g} ({len(m.rates)})" if len(m.rates) > 1 else "1",
+                     f"{m.best_rate:g}", "yes" if m.inside else f"no: the {end}" if len(m.rates) > 1 else "-",
+                     str(len(m.best.runs)), mean_spread(m.best.values(lambda r: r.evals[-1]["loss"])), *cells])
+    return header, rows
+
+
+def notes_of_methods(methods):
+    lines = ["Each method at its best learning rate, the one with the lowest mean validation loss."]
+    if diverged := [f"{m.label} at {', '.join(f'{r:g}' for r in sorted(m.diverged))}" for m in methods if m.diverged]:
+        lines.append(f"Diverged: {'; '.join(diverged)}.")
+    if ends := [m for m in methods if len(m.rates) > 1 and not m.inside]:
+        lines.append(f"The best rate of {', '.join(m.label for m in ends)} is an end of its rates; a better one may "
+                     f"lie beyond (sweep.py --extend-grid).")
+    return list(map(printable, lines))
+
+
+def notes(groups, target, bits):
+    """Returns lines that explain the table's columns, and the remarks on its runs."""
+    unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
+    lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}.",
+             "best: lowest loss of all evaluations, if another than the last; tokens, seconds: until the target; "
+             "optimizer: its share of a step's time."]
+    tested = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
+    used = [name for method, name in (("pairs", "Student's t test on pairs of one seed"),
+                                      ("Welch", "Welch's t test of independent runs, where seeds do not pair"))
+            if any(c.method == method for c in tested)]
+    if used:
+        lines.append(f"vs first: mean difference and its 95% interval, by {' or '.join(used)}; p corrected over "
+                     f"{len(tested)} comparison{'s' * (len(tested) > 1)} (Holm).")
+    sizes = sorted({r.evals[-1]["val_bytes"] for g in groups for r in g.runs if "val_bytes" in r.evals[-1]})
+    if bits and len(sizes) > 1:
+        lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of the same text.")
+    return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
+
+
+def default_out(runs):
+    """Returns the folder beside the runs for compare.py's output: compare/ in the deepest folder that has all runs."""
+    top = os.path.commonpath([os.path.dirname(os.path.abspath(run.folder)) for run in runs])
+    if top == os.path.sep:
+        return "compare"
+    relative = os.path.relpath(top)
+    return os.path.normpath(os.path.join(top if relative.startswith("..") else relative, "compare"))
+
+
+def draw(groups, methods, out, bits):
+    """Draws all figures and returns their names. After a sweep, curves are those of each method's best rate."""
+    try:
+        figures.pyplot()
+    except Fault:
+        print("compare.py: no plots: matplotlib is not installed (make setup)", file=sys.stderr)
+        return []
+    groups = [m.best for m in methods] or groups
+    drawn = {"loss.png": figures.plot_losses(groups, os.path.join(out, "loss.png"), bits),
+             "rates.png": methods and figures.plot_rates(methods, os.path.join(out, "rates.png"), bits),
+             "alignment.png": figures.plot_alignment(groups, os.path.join(out, "alignment.png"))}
+    return [name for name, is_drawn in drawn.items() if is_drawn]
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
+    parser.add_argument("--baseline", metavar="ROW",
+                        help="compare with this row instead of the first one: an optimizer (its best row), a row's "
+                             "name or the folder of a run")
+    parser.add_argument("--target", type=decimal(),
+                        help="validation loss to reach (default: the first row's final one)")
+    parser.add_argument("--out", help="folder for compare.md and the plots (default: compare/ beside the runs)")
+    args = parser.parse_args()
+    runs, faults = read_runs(args.runs)
+    for fault in faults:
+        print(printable(f"compare.py: left out: {fault}"), file=sys.stderr)
+    if not runs:
+        raise BadRun("no finished run among these")
+    groups = group_runs(runs)
+    if args.baseline is not None:
+        groups = with_baseline_first(groups, args.baseline)
+    target = args.target
+    if target is None:
+        target = max(groups[0].values(lambda r: r.evals[-1]["loss"]))
+    bits = in_bits_per_byte(runs)
+    methods = methods_of(groups, [fault.run for fault in faults if isinstance(fault, Diverged)])
+    parts = [(*table(groups, target, bits), notes(groups, target, bits))]
+    if methods:
+        parts.append((*table_of_methods(methods, bits), notes_of_methods(methods)))
+    print("\n\n".join("\n".join([as_text(header, rows), *lines]) for header, rows, lines in parts))
+    out = default_out(runs) if args.out is None else args.out
+    os.makedirs(out, exist_ok=True)
+    with replacing(os.path.join(out, "compare.md")) as file:
+        file.write("\n".join("\n\n".join([as_markdown(header, rows), "\n".join(lines) + "\n"])
+                             for header, rows, lines in parts))
+    written = ["compare.md", *draw(groups, methods, out, bits)]
+    print(f"written: {', '.join(os.path.join(out, name) for name in written)}")
+    return int(any(not isinstance(fault, (Unfinished, Duplicate)) for fault in faults))
+
 
 if __name__ == "__main__":
-    sys.exit(startup.exit_code(compare.main, EXIT_STATUS))
+    sys.exit(startup.exit_code(main, EXIT_STATUS))

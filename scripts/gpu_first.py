@@ -22,13 +22,11 @@ if __name__ == "__main__":
 
 import os
 import pathlib
-import shutil
 import signal
-import subprocess
 import sys
 
 import run_tests
-from arguments import Parser, whole
+from arguments import Parser, python_with_torch, whole
 from first_hour.report import report
 from first_hour.rows import BAD, Rows, fault_of_driver, machine_facts
 from first_hour.running import Call
@@ -36,14 +34,6 @@ from first_hour.speed import speed
 from first_hour.stages import SIZES, capabilities, correctness, parity, sanitizers
 
 STAGES = {"a": capabilities, "b": correctness, "c": parity, "d": speed, "e": report, "s": sanitizers}
-
-
-def find_torch():
-    """An interpreter that has PyTorch, else this one."""
-    for python in filter(None, (shutil.which(name) for name in (sys.executable, "python3", "python"))):
-        if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
-            return python
-    return sys.executable
 
 
 def parse():
@@ -70,7 +60,7 @@ def parse():
     if not (pathlib.Path(options.build) / "tests").exists():
         parser.error(f"{options.build} has no programs; build them with make gpu-first")
     options.build = str(pathlib.Path(options.build).resolve())
-    options.python = options.python or find_torch()
+    options.python = options.python or python_with_torch() or sys.executable
     return options
 
 

@@ -19,12 +19,13 @@ import json
 import math
 import pathlib
 import random
-import struct
 import subprocess
 import sys
 import tempfile
 
 from arguments import Parser, decimal, whole
+from make_corpus import shard_of
+from run_folder import Metrics
 
 SIZES = {"tiny": {"L": 2, "C": 64, "NH": 1, "V": 200, "T": 32, "B": 4},
          "small": {"L": 12, "C": 768, "NH": 12, "V": 50257, "T": 1024, "B": 8}}
@@ -43,11 +44,6 @@ def tokens_of(vocabulary, count):
         follows = generator.random() < 0.9
         tokens.append((5 * tokens[-1] + 1) % vocabulary if follows else generator.randrange(vocabulary))
     return tokens
-
-
-def write_shard(path, tokens):
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-                     + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def hugging_face_tensors(model):
@@ -91,8 +87,7 @@ def our_steps(program, folder, s, options):
                "--grad-clip", 1, "--dtype", options.dtype, "--checkpoint-end", "off", "--out", folder / "run",
                *options.flags.split()]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
+    return Metrics(folder / "run").of_kind("step")
 
 
 def torch_steps(model, tokens, s, options):
@@ -162,7 +157,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write_model(folder / "model", model, s)
-        write_shard(folder / "parity_train_000000.bin", tokens)
+        (folder / "parity_train_000000.bin").write_bytes(shard_of(tokens))
         ours = our_steps(options.program, folder, s, options)
     theirs = torch_steps(model, tokens, s, options)
     worst = worst_norm = 0.0

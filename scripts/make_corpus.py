@@ -16,48 +16,31 @@ if __name__ == "__main__":
     startup.begin()
 
 import hashlib
-import json
 import os
 import struct
 import sys
 
+from teon_data.files import write_json
+from teon_data.tokenizer_folder import create
 from written_files import replacing
 
 TEXT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "experiments", "shakespeare.txt")
 DELIMITER = 256
-VOCAB_SIZE = 257
-MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
+
+
+def shard_of(tokens):
+    """Returns the content of a shard."""
+    return (struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
+            + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def write_shard(path, split, tokens, documents):
     """Writes a shard and returns its entry in the manifest."""
-    shard = struct.pack("<3i", MAGIC, VERSION, len(tokens)).ljust(HEADER_BYTES, b"\0")
-    shard += struct.pack(f"<{len(tokens)}H", *tokens)
+    shard = shard_of(tokens)
     with replacing(path, "wb") as file:
         file.write(shard)
     return {"file": os.path.basename(path), "split": split, "tokens": len(tokens), "documents": documents,
             "bytes": len(shard), "sha256": hashlib.sha256(shard).hexdigest()}
-
-
-def write_tokenizer(folder):
-    """Writes the tokenizer `bytes`: description.json, and tokens.bin with the bytes of each id (docs/data.md). Returns
-    the description."""
-    os.makedirs(folder, exist_ok=True)
-    tokens = struct.pack("<4i", 20240328, 2, VOCAB_SIZE, DELIMITER).ljust(HEADER_BYTES, b"\0")
-    tokens += b"".join(bytes([1, byte]) for byte in range(256)) + b"\0"
-    with replacing(os.path.join(folder, "tokens.bin"), "wb") as file:
-        file.write(tokens)
-    description = {"name": "bytes", "kind": "bytes", "vocab_size": VOCAB_SIZE, "library": "built in",
-                   "delimiter": DELIMITER, "delimiter_text": "no byte", "identity": hashlib.sha256(tokens).hexdigest(),
-                   "files": {"tokens.bin": hashlib.sha256(tokens).hexdigest()}}
-    write_json(os.path.join(folder, "description.json"), description)
-    return description
-
-
-def write_json(path, value):
-    with replacing(path) as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
 
 
 def main():
@@ -68,12 +51,13 @@ def main():
         text = file.read()
     cut = len(text) // 10
     os.makedirs(out, exist_ok=True)
+    tokenizer = create(os.path.join(out, "tokenizer"), "bytes", None, None, ())
     shards = [write_shard(os.path.join(out, "shakespeare_val_000000.bin"), "val", [DELIMITER, *text[:cut]], 1),
               write_shard(os.path.join(out, "shakespeare_train_000001.bin"), "train", text[cut:], 0)]
     write_json(os.path.join(out, "manifest.json"), {  # written last: a folder with a manifest is complete
         "source": {"kind": "files", "description": "experiments/shakespeare.txt"},
-        "tokenizer": write_tokenizer(os.path.join(out, "tokenizer")),
-        "vocab_size": VOCAB_SIZE, "delimiter": DELIMITER, "token_bytes": 2, "bad_rows": {},
+        "tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": DELIMITER, "token_bytes": 2,
+        "bad_rows": {},
         "tokens": sum(s["tokens"] for s in shards), "documents": 1, "shards": shards})
     print(f"corpus: {len(text):,} bytes of experiments/shakespeare.txt in {out}")
 

@@ -50,9 +50,6 @@ def warps(registers):
 
 def short_names(mangled):
     """Returns the names demangled, without namespaces, argument lists and casts of template arguments."""
-    mangled = list(mangled)
-    if not mangled:
-        return {}
     text = subprocess.run(["c++filt"], input="\n".join(mangled), stdout=subprocess.PIPE, text=True, check=True).stdout
     names = {}
     for name, full in zip(mangled, text.splitlines()):
@@ -62,7 +59,7 @@ def short_names(mangled):
             depth += (letter == "<") - (letter == ">")
             if letter == "(" and depth == 0:
                 break
-        names[name] = re.sub(r"\((\w+)\)", "", full[:cut])
+        names[name] = re.sub(r"\((\w+)\)", "", full[:cut]).replace("> >", ">>")
     return names
 
 

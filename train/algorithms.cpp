@@ -1,11 +1,9 @@
 #include "train/algorithms.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "files/file.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
 
@@ -28,7 +26,7 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
         end = std::min(text.find('\n', begin), text.size());
         const std::string name = fmt::format("{}: line {}", path_, ++number);
         const std::string line = text.substr(begin, end - begin);
-        const nlohmann::json choice = parse_json(line, name);
+        const Json choice = parse_json(line, name);
         auto field = [&](const char* what) {
             CHECK_USAGE(choice.contains(what), "{} has no \"{}\"; remove the line, and its product is searched again",
                         name, what);
@@ -45,12 +43,13 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
 
 void AlgorithmFile::add(const AlgorithmChoice& c) {
     choices_[c.product] = c.algorithm;
-    lines_[key(device_, library_, c.product)] = json_text(nlohmann::ordered_json{{"device", device_},
-                                                                                 {"library", library_},
-                                                                                 {"product", c.product},
-                                                                                 {"algorithm", c.algorithm},
-                                                                                 {"ms", c.ms},
-                                                                                 {"first_ms", c.first_ms}});
+    lines_[key(device_, library_, c.product)] = json_text({{"device", device_},
+                                                           {"library", library_},
+                                                           {"product", c.product},
+                                                           {"algorithm", c.algorithm},
+                                                           {"ms", c.ms},
+                                                           {"first_ms", c.first_ms}},
+                                                          {.in_order = true});
     std::string text;
     for (const auto& [_, line] : lines_) text += line + "\n";
     write_file_atomically(path_, text);

@@ -1,8 +1,6 @@
 #include "train/best.h"
 
-#include <nlohmann/json.hpp>
-
-#include "files/json_text.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -22,14 +20,13 @@ std::string BestLoss::out_of_patience(int64_t patience) const {
 }
 
 std::string BestLoss::text() const {
-    return json_text(nlohmann::json{step > 0 ? nlohmann::json(loss) : nlohmann::json(), step, since});
+    return json_text({{"loss", step > 0 ? Json(loss) : Json()}, {"step", step}, {"since", since}});
 }
 
 BestLoss BestLoss::parse(const std::string& text) {
-    const nlohmann::json j = json_of_text(text);
-    BestLoss best{BestLoss().loss, j[1].get<int64_t>(), j[2].get<int64_t>()};
-    if (!j[0].is_null()) best.loss = j[0].get<double>();
-    return best;
+    const Json j = parse_json(text, "the best loss");
+    return {j["loss"].is_null() ? BestLoss().loss : j["loss"].get<double>(), j["step"].get<int64_t>(),
+            j["since"].get<int64_t>()};
 }
 
 }  // namespace teon

@@ -1,14 +1,13 @@
 #include "train/eval_only.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/standard_streams.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "files/json_text.h"
+#include "files/json.h"
 #include "generation/published_model.h"
 #include "model/decoder.h"
 #include "plan/run_plan.h"
@@ -84,8 +83,8 @@ DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& 
     return run;
 }
 
-nlohmann::ordered_json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o,
-                                       const DataSet& data, Context& context) {
+Json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o, const DataSet& data,
+                     Context& context) {
     LoaderOptions l;
     l.B = run.B;
     l.T = run.T;
@@ -171,7 +170,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     load_weights(model->params(), weights, context.stream);
     print_output(fmt::format("{} | {} parameters as {} | sequences of {}\n", published.folder,
                              model->table().logical_size(), name_of(run.dtype), run.T));
-    nlohmann::ordered_json result = {{"checkpoint", published.folder}, {"parameters", model->table().logical_size()}};
+    Json result = {{"checkpoint", published.folder}, {"parameters", model->table().logical_size()}};
     if (!data.shards.empty()) result.update(evaluate_shards(*model, c, run, o, data, context));
     if (!examples.empty()) {
         const MultipleChoiceResult r = score_multiple_choice(*model, examples, run, context);
@@ -182,7 +181,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
                        {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
                        {"hellaswag_examples", r.examples}});
     }
-    print_output(json_text(result) + "\n");
+    print_output(json_text(result, {.in_order = true}) + "\n");
 }
 
 }  // namespace teon

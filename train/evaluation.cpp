@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <vector>
 
 #include "base/integer.h"
+#include "files/json.h"
 #include "kernels/reduce.h"
 #include "runtime/named_range.h"
 
@@ -67,8 +67,8 @@ double bits_per_byte(const EvalResult& e, int64_t bytes) {
 
 }  // namespace
 
-nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes) {
-    nlohmann::ordered_json j = {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
+Json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes) {
+    Json j = {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
     if (bytes.value_or(0) > 0) {
         j["val_bytes"] = *bytes;
         j["val_bits_per_byte"] = bits_per_byte(e, *bytes);

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "data/loader.h"
+#include "files/json.h"
 #include "model/model.h"
 #include "runtime/context.h"
 
@@ -40,7 +40,7 @@ private:
 
 // Return an evaluation as JSON (val_loss, val_ppl, val_tokens) and in words. bytes: the size of the text that its
 // tokens stand for (data/dataset.h); if it is known, val_bytes and val_bits_per_byte are added.
-nlohmann::ordered_json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
+Json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
 std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes);
 
 }  // namespace teon

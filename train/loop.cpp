@@ -7,13 +7,12 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
-#include "files/json_text.h"
+#include "files/json.h"
 #include "model/decoder.h"
 #include "plan/description.h"
 #include "plan/memory.h"
@@ -34,8 +33,6 @@
 namespace teon {
 
 namespace {
-
-using json = nlohmann::ordered_json;
 
 LoaderOptions loader_options(const RunPlan& p, bool training, const Comm& comm) {
     LoaderOptions l;
@@ -60,13 +57,13 @@ std::string metrics_path(const Options& o, int rank) {
 }
 
 // The part of a run's description that must be equal on all ranks; folders may differ.
-nlohmann::json common_to_ranks(nlohmann::json run) {
+Json common_to_ranks(Json run) {
     for (const char* key : {"out", "data", "val-data", "algorithms", "init-from"}) run["options"].erase(key);
     return run;
 }
 
-nlohmann::json description(const RunPlan& plan, const nlohmann::json& changes) {
-    nlohmann::json run = run_json(plan);
+Json description(const RunPlan& plan, const Json& changes) {
+    Json run = run_json(plan);
     run["changes"] = changes;
     return run;
 }
@@ -87,7 +84,7 @@ auto allocate(const char* what, const RunPlan& plan, Make&& make) {
 
 class TrainingLoop {
 public:
-    TrainingLoop(const RunPlan& plan, const DeviceInfo& device, Context& context, const nlohmann::json& changes,
+    TrainingLoop(const RunPlan& plan, const DeviceInfo& device, Context& context, const Json& changes,
                  StopRequest& stop)
         : plan_(plan),
           o_(plan.options),
@@ -168,8 +165,9 @@ public:
             record(step, "checkpoint_passed_over", fault);
         if (step < plan_.steps) record(step, "resumed", resume->checkpoint.folder);
         record(step, "log_cut", log.cut);
-        for (const nlohmann::json& change : run_["changes"])
-            if (change["step"] == step) record(step, change["event"], change["reason"]);
+        for (const Json& change : run_["changes"].items())
+            if (change["step"] == step)
+                record(step, change["event"].get<std::string>(), change["reason"].get<std::string>());
         saver_.remove_old(step);
         if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step);  // a kill may have come before
     }
@@ -241,7 +239,7 @@ private:
         if (o_.resume && !resume) console_.note(fmt::format("there is no run in {} yet: this one begins", o_.out));
         if (o_.adopted)
             for (const std::string& note : notes_on(*o_.adopted)) console_.note(note);
-        if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields->contains("dropout"))
+        if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
             console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
                                       o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));
     }
@@ -327,7 +325,7 @@ private:
             return stop_reason();
         }
         const EvalResult& e = *result;
-        json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
+        Json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
         line.update(evaluation_json(e, val_bytes_));
         metrics_.write(line);
         const bool best = best_.count({step, e.loss});
@@ -356,8 +354,8 @@ private:
     // Returns the lowest loss of the log's evaluations, of which only rank 0 knows, since the validation data changed.
     BestLoss best_of(const std::vector<LoggedEvaluation>& evaluations) {
         int64_t changed = -1;
-        for (const nlohmann::json& change : run_["changes"])
-            if (change["event"] == "validation_changed") changed = change["step"];
+        for (const Json& change : run_["changes"].items())
+            if (change["event"] == "validation_changed") changed = change["step"].get<int64_t>();
         BestLoss best;
         for (const LoggedEvaluation& e : evaluations)
             if (e.step > changed) best.count(e);
@@ -415,12 +413,12 @@ private:
     bool agree(bool decision) { return !broadcast_from_rank_0(decision ? "yes" : "", ctx_).empty(); }
 
     void report_alignment() {
-        std::vector<nlohmann::json> lines;
+        std::vector<Json> lines;
         for (const Alignment& a : optimizer_.diagnose(ctx_))
             lines.push_back({{"kind", "diagnose"},
                              {"step", trainer_.steps_done()},
                              {"role", name_of(a.role)},
-                             {"layers", {a.layer_a, a.layer_b}},
+                             {"layers", Json::array({a.layer_a, a.layer_b})},
                              {"left", a.left_alignment},
                              {"right", a.right_alignment},
                              {"norm_ratio", a.norm_ratio}});
@@ -436,13 +434,13 @@ private:
         saved_at_ = StopRequest::Clock::now();
         save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
-                     metrics_.position(), JsonMember(run_)},
+                     metrics_.position(), run_},
                     best, wait);
     }
 
     const RunPlan& plan_;
     const Options& o_;
-    const nlohmann::json run_;
+    const Json run_;
     const std::string device_;
     Context& ctx_;
     StopRequest& stop_;
@@ -471,7 +469,7 @@ private:
 
 int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
                  StopRequest& stop) {
-    TrainingLoop loop(plan, device, context, *start.changes, stop);
+    TrainingLoop loop(plan, device, context, start.changes, stop);
     loop.load(start.resume);
     start.open_folder();
     loop.open(start.resume);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "files/json_member.h"
+#include "files/json.h"
 #include "plan/run_plan.h"
 #include "train/resume.h"
 #include "train/stop.h"
@@ -14,7 +14,7 @@ namespace teon {
 
 struct TrainingStart {
     std::optional<ResumePoint> resume;  // nullopt: begin with step 1
-    JsonMember changes;                 // check_unchanged()'s
+    Json changes;                       // check_unchanged()'s
     std::function<void()> open_folder;  // called on every rank after everything that may refuse to work
 };
 

@@ -8,19 +8,17 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "files/json.h"
-#include "files/json_text.h"
 
 namespace teon {
 
 namespace {
 
-nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
+Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 
 struct LogLine {
     size_t end = 0;            // one past its last byte
@@ -33,10 +31,10 @@ LogLine line_at(size_t begin, size_t end, const std::string& text, const std::st
     LogLine line;
     line.end = end;
     try {
-        const nlohmann::json j = parse_json(std::string_view(text).substr(begin, end - begin), path);
-        line.step = json_value<int64_t>(j.at("step"), path);
-        line.kind = j.at("kind").get<std::string>();
-        if (j.contains("val_loss") && j["val_loss"].is_number()) line.val_loss = j["val_loss"].get<double>();
+        const Json j = parse_json(std::string_view(text).substr(begin, end - begin), path);
+        line.step = j["step"].get<int64_t>();
+        line.kind = j["kind"].get<std::string>();
+        if (j["val_loss"].is_number()) line.val_loss = j["val_loss"].get<double>();
     } catch (const std::exception&) {  // as after a power failure
         line.step = INT64_MAX;
     }
@@ -96,13 +94,13 @@ std::optional<LogPosition> MetricsFile::position() {
     return LogPosition{bytes_, hash_.digest()};
 }
 
-void MetricsFile::write(const nlohmann::json& line) { write_lines({line}); }
+void MetricsFile::write(const Json& line) { write_lines({line}); }
 
-void MetricsFile::write_lines(const std::vector<nlohmann::json>& lines) {
+void MetricsFile::write_lines(const std::vector<Json>& lines) {
     if (path_.empty()) return;
     const std::lock_guard lock(mutex_);
     std::string text;
-    for (const nlohmann::json& line : lines) text += json_text(line, -1, true) + "\n";
+    for (const Json& line : lines) text += json_text(line, {.any_bytes = true}) + "\n";
     hash_.update(text.data(), text.size());
     bytes_ += std::ssize(text);
     unwritten_ += text;
@@ -136,23 +134,23 @@ void MetricsFile::sync() {
 }
 
 void MetricsFile::write(const StepMetrics& m) {
-    write(nlohmann::ordered_json{{"kind", "step"},
-                                 {"step", m.step},
-                                 {"tokens", m.tokens},
-                                 {"loss", number(m.loss)},
-                                 {"grad_norm", number(m.grad_norm)},
-                                 {"lr", number(m.lr)},
-                                 {"ms", number(m.ms)},
-                                 {"tokens_per_s", number(m.tokens_per_s)},
-                                 {"data_wait_ms", number(m.data_wait_ms)},
-                                 {"comm_wait_ms", number(m.comm_wait_ms)},
-                                 {"optimizer_ms", number(m.optimizer_ms)},
-                                 {"loss_z", number(m.loss_z)},
-                                 {"grad_norm_z", number(m.grad_norm_z)}});
+    write(Json{{"kind", "step"},
+               {"step", m.step},
+               {"tokens", m.tokens},
+               {"loss", number(m.loss)},
+               {"grad_norm", number(m.grad_norm)},
+               {"lr", number(m.lr)},
+               {"ms", number(m.ms)},
+               {"tokens_per_s", number(m.tokens_per_s)},
+               {"data_wait_ms", number(m.data_wait_ms)},
+               {"comm_wait_ms", number(m.comm_wait_ms)},
+               {"optimizer_ms", number(m.optimizer_ms)},
+               {"loss_z", number(m.loss_z)},
+               {"grad_norm_z", number(m.grad_norm_z)}});
 }
 
 void MetricsFile::event(int64_t step, const std::string& name, const std::string& reason) {
-    write(nlohmann::ordered_json{{"kind", "event"}, {"step", step}, {"event", name}, {"reason", reason}});
+    write(Json{{"kind", "event"}, {"step", step}, {"event", name}, {"reason", reason}});
 }
 
 }  // namespace teon

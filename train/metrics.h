@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "files/file.h"
 #include "files/file_ops.h"
+#include "files/json.h"
 
 namespace teon {
 
@@ -58,8 +58,8 @@ public:
     Opened open(const std::string& path, int64_t step, const std::optional<LogPosition>& saved = std::nullopt);
     // Returns the end of the log, for a checkpoint, or nullopt if the log is not open.
     std::optional<LogPosition> position();
-    void write(const nlohmann::json& line);
-    void write_lines(const std::vector<nlohmann::json>& lines);  // by one write call
+    void write(const Json& line);
+    void write_lines(const std::vector<Json>& lines);  // by one write call
     void write(const StepMetrics& m);
     void event(int64_t step, const std::string& name, const std::string& reason);
     // Makes every line so far durable. Throws Error naming the path and how many lines cannot be written. May be called

@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/hash.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "train/ranks.h"
 #include "train/run_folder.h"
 
@@ -62,8 +62,8 @@ void adopt_model(Options& o, const ModelFamily& family, const std::optional<Resu
         if (!o.init_from.empty()) o.adopted = open_model(o.init_from, {family});
         return;
     }
-    const std::string before = resume->state.run->value("/options/init-from"_json_pointer, "");
-    const std::string content = resume->state.run->value("init_from", "");
+    const std::string before = resume->state.run["options"].value("init-from", "");
+    const std::string content = resume->state.run.value("init_from", "");
     if (o.given_flags.count("--init-from") && o.init_from != before) {
         CHECK_USAGE(!before.empty(),
                     "--init-from {}: this run did not begin from a model; leave the flag out, or begin another run",

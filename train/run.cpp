@@ -6,12 +6,11 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/standard_streams.h"
 #include "base/text.h"
-#include "files/json_text.h"
+#include "files/json.h"
 #include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/gpus.h"
@@ -45,22 +44,21 @@ bool is_cuda() { return std::string_view(backend_name()) == "cuda"; }
 
 // Sets what a resumed run takes from its checkpoint unless a flag gives it.
 void resume_as(Options& o, const TrainingState& state, int ranks) {
-    if (state.run->value("ranks", 1) == ranks) {
-        if (o.micro_batch == 0) o.micro_batch = state.run->value("micro_batch", 0);
-        if (const auto rows = state.run->find("head_rows"); rows != state.run->end() && rows->is_number_integer())
-            o.head_rows = rows->get<int>();
+    const Json& run = state.run;
+    const Json& options = run["options"];
+    if (run.value("ranks", 1) == ranks) {
+        if (o.micro_batch == 0) o.micro_batch = run.value("micro_batch", 0);
+        if (run["head_rows"].is_whole()) o.head_rows = run["head_rows"].get<int>();
     }
-    o.schedule.warmup_steps = state.run->value("warmup_steps", int64_t{-1});
-    if (o.adopted) o.adopted->content = state.run->value("init_from", "");
-    if (!o.dtype) o.dtype = dtype_named(state.run->value("/options/dtype"_json_pointer, ""));
+    o.schedule.warmup_steps = run.value("warmup_steps", int64_t{-1});
+    if (o.adopted) o.adopted->content = run.value("init_from", "");
+    if (!o.dtype) o.dtype = dtype_named(options.value("dtype", ""));
     // Version 0.2.0 had no --ns-dtype.
-    if (!o.ns_dtype)
-        o.ns_dtype = dtype_named(state.run->value("/options/ns-dtype"_json_pointer, is_cuda() ? "f16" : "float"));
-    const nlohmann::json data = state.run->value("data", nlohmann::json());
-    o.mixture_in_turn = data.is_object() && data.value("mixture_in_turn", false);
+    if (!o.ns_dtype) o.ns_dtype = dtype_named(options.value("ns-dtype", is_cuda() ? "f16" : "float"));
+    o.mixture_in_turn = run["data"].value("mixture_in_turn", false);
     // Defaults that another version may choose differently.
-    if (o.batch_tokens == 0) o.batch_tokens = state.run->value("/options/batch-tokens"_json_pointer, int64_t{0});
-    const nlohmann::json rate = state.run->value("/options/adamw-lr"_json_pointer, nlohmann::json());
+    if (o.batch_tokens == 0) o.batch_tokens = options.value("batch-tokens", int64_t{0});
+    const Json& rate = options["adamw-lr"];
     if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
 
@@ -99,7 +97,7 @@ RunPlan plan_training(const ModelFamily& family, Options options, TrainingStart&
     adopt_model(options, family, start.resume);
     if (start.resume) resume_as(options, start.resume->state, ranks);
     RunPlan plan = plan_run(family, options, is_cuda(), ranks);
-    start.changes = start.resume ? check_unchanged(plan, start.resume->state) : nlohmann::json::array();
+    start.changes = start.resume ? check_unchanged(plan, start.resume->state) : Json::array();
     return plan;
 }
 
@@ -158,7 +156,8 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
                 folder->create(start.resume.has_value());
                 const std::string path = options.out + "/config.json";
                 if (!options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
-                write_file_atomically(path, json_text(config_json(plan, device, *start.changes), 2) + "\n");
+                write_file_atomically(
+                    path, json_text(config_json(plan, device, start.changes), {.indent = 2, .in_order = true}) + "\n");
             }
             check_same_folder(options.out, context);
         };

@@ -1,10 +1,8 @@
 #include "train/saver.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
-#include "files/json_text.h"
+#include "files/json.h"
 #include "model/family.h"
 #include "runtime/named_range.h"
 #include "train/ranks.h"
@@ -18,17 +16,17 @@ CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
     CheckpointPlan plan;
     plan.run_folder = o.out;
     plan.sync_log = [&metrics] { metrics.sync(); };
-    nlohmann::ordered_json config = hf_config(*p.family, p.config, p.train.delimiter);
+    Json config = hf_config(*p.family, p.config, p.train.delimiter);
     if (o.adopted) {  // the adopted model keeps its begin and end tokens
         const TextLimits& limits = o.adopted->limits;
         if (limits.begin >= 0) config["bos_token_id"] = limits.begin;
         if (limits.end.size() == 1) config["eos_token_id"] = limits.end[0];
-        if (limits.end.size() > 1) config["eos_token_id"] = limits.end;
+        if (limits.end.size() > 1) config["eos_token_id"] = Json::array_of(limits.end);
     }
-    const nlohmann::json begin = config["bos_token_id"];
+    const Json begin = config["bos_token_id"];
     plan.extra_files = tokenizer_files(tokenizer_folder(p.train.shards.front().path), p.config.max_T,
-                                       begin.is_number_integer() ? begin.get<int>() : -1);
-    plan.config = json_text(config, 2) + "\n";
+                                       begin.is_whole() ? begin.get<int>() : -1);
+    plan.config = json_text(config, {.indent = 2, .in_order = true}) + "\n";
     plan.keep_last = o.keep_last;
     plan.keep_every = o.keep_every;
     return plan;

@@ -91,20 +91,16 @@ def prepare_axis(axis, title, xlabel, ylabel):
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def legend_below(figure, axes, title=""):
-    """Draws one legend for all panels, below them."""
-    lines = {line.get_label(): line for axis in axes for line in axis.lines if line.get_label()[0] != "_"}
-    width = 0.9 + 0.08 * max(map(len, lines), default=0)  # of an entry, in inches
-    figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9, title=title,
-                  ncols=max(1, int(figure.get_figwidth() / width)), handlelength=5)
-
-
-def save_figure(figure, title, path):
-    """Writes the figure and returns its path."""
+def save_figure(figure, title, path, legend=None):
+    """Writes the figure and returns its path. `legend`: the title of a legend for all panels, below them."""
+    if legend is not None:
+        lines = {line.get_label(): line for axis in figure.axes for line in axis.lines if line.get_label()[0] != "_"}
+        width = 0.9 + 0.08 * max(map(len, lines), default=0)  # of an entry, in inches
+        figure.legend(lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0), fontsize=9,
+                      title=legend, ncols=max(1, int(figure.get_figwidth() / width)), handlelength=5)
     figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())))
-    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in figure.axes))]
     texts = [figure._suptitle, *(text for axis in figure.axes for text in (axis.title, *axis.texts)),
-             *(text for legend in legends for text in (*legend.get_texts(), legend.get_title()))]
+             *(text for legend in figure.legends for text in (*legend.get_texts(), legend.get_title()))]
     for text in texts:  # of runs and folders: a $ in a name does not begin a formula
         text.set_text(re.sub(r"(?<!\\)\$", r"\\$", text.get_text()))
     figure.tight_layout()
@@ -179,8 +175,8 @@ def plot_losses(groups, path, bits):
         prepare_axis(axis, "", name, f"validation loss, {'bits per byte' if bits else 'nats per token'}")
         if name == "steps" and per_step:
             add_token_axis(axis, per_step)
-    legend_below(figure, axes, "mean over seeds; band: standard deviation; triangles: points above the figure")
-    return save_figure(figure, f"Validation loss of {title_of(groups)}", path)
+    return save_figure(figure, f"Validation loss of {title_of(groups)}", path,
+                       "mean over seeds; band: standard deviation; triangles: points above the figure")
 
 
 # Values above the best one, on a scale on which a difference of the smallest and one of the largest can both be read.
@@ -224,8 +220,8 @@ def plot_rates(methods, path, bits):
               for m, style in zip(methods, styles(colors))]
     figure, (axis,) = panels_of(1, 1, 8, 5)
     draw_rates(axis, curves, "", "bits per byte above the best" if bits else "perplexity above the best")
-    legend_below(figure, [axis], "mean over seeds; bars: standard deviation; filled: best rate")
-    return save_figure(figure, f"Learning rates of {title_of([m.best for m in methods])}", path)
+    return save_figure(figure, f"Learning rates of {title_of([m.best for m in methods])}", path,
+                       "mean over seeds; bars: standard deviation; filled: best rate")
 
 
 MEASURES = {"left": ("left singular vectors", "|<u, u'>|"), "right": ("right singular vectors", "|<v, v'>|"),
@@ -257,5 +253,4 @@ def plot_alignment(groups, path):
     panels = [(label, lines, key) for label, lines in measured.items() for key in MEASURES]
     for axis, (label, lines, key) in zip(axes, panels):
         draw_alignment(axis, [(d["step"], d["role"], d[key]) for d in lines], key, label)
-    legend_below(figure, axes, "role")
-    return save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path)
+    return save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path, "role")

@@ -4,8 +4,11 @@ A row is a method; a cell is one training run of it: a model, a learning rate an
 tables; its folder is named after its flags, so it runs once.
 """
 import dataclasses
+import functools
 import glob
 import os
+import re
+import subprocess
 
 from experiments import Fault, read_toml
 from experiments.cells import as_flag_value, folder_of
@@ -23,8 +26,8 @@ VOCABULARIES = {"bytes": 257, "gpt2": 50257, "llama2": 32000}
 class Model:
     name: str
     flags: dict
-    rates: dict          # by optimizer: the paper's rate, or the rate at which the search begins
-    adamw_beside: float  # the rate of AdamW's parameters with Muon and Teon; None: AdamW's own best rate
+    rates: dict                 # by optimizer: the paper's rate, or the rate at which the search begins
+    adamw_beside: float = None  # the rate of AdamW's parameters with Muon and Teon; None: AdamW's own best rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +39,11 @@ class Scale:
     grid: list
     vocabulary: dict
     source: list
-    max_tokens: int
     eval_every: int
     eval_tokens: int
     diagnose_every: int
     models: dict
+    max_tokens: int = 0
     extend_grid: int = 0  # at most this many rates are added while the grid's best rate is its lowest or highest
 
     def vocabulary_size(self, program):
@@ -82,25 +85,34 @@ class Table:
         """The table's models that exist at this scale."""
         return [scale.models[m] for m in self.models if m in scale.models]
 
+    def flags_of(self, row, model):
+        """Returns a method's flags without those that its optimizer lacks and the engine's defaults."""
+        flags = self.flags | row.flags | row.model_flags.get(model.name, {})
+        other = {"adamw": ("teon-", "ortho", "ns-steps"), "teon": ()}.get(flags["optimizer"], ("teon-",))
+        return {k: v for k, v in sorted(flags.items()) if not k.startswith(other) and DEFAULTS.get(k) != v}
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
+    """One training run, with the flags of its method, its rates and its seed."""
     program: str
     model: Model
-    flags: tuple  # ((flag, value), ...), sorted, without the engine's defaults
-    rate: float
-    adamw_rate: float  # None: as `rate`
-    seed: int
+    flags: dict
 
-    def folder(self, out):
-        named = {k: as_flag_value(v) for k, v in self.flags}
-        rates = {"lr": f"{self.rate:.4g}"} | ({"adamw-lr": f"{self.adamw_rate:.4g}"} if self.adamw_rate else {})
-        return folder_of(os.path.join(out, self.model.name), named | rates | {"seed": str(self.seed)})
+    @property
+    def name(self):
+        """The run's folder below that of the scale."""
+        return folder_of(self.model.name, {k: as_flag_value(v) for k, v in self.flags.items()})
 
     def options(self):
         """All flags of the run except paths."""
-        rates = {"lr": self.rate} | ({"adamw-lr": self.adamw_rate} if self.adamw_rate else {})
-        return self.model.flags | dict(self.flags) | rates | {"seed": self.seed}
+        return self.model.flags | self.flags
+
+
+def cell_of(program, model, flags, rate, adamw_rate, seed):
+    """Returns a method's cell. `adamw_rate`: the rate beside Muon and Teon."""
+    beside = {} if flags["optimizer"] == "adamw" else {"adamw-lr": adamw_rate}
+    return Cell(program, model, flags | {"lr": rate} | beside | {"seed": seed})
 
 
 def build(kind, where, values):
@@ -117,11 +129,9 @@ def build(kind, where, values):
 def load_scales(folder):
     path, scales = os.path.join(folder, "scales.toml"), {}
     for name, values in read_toml(path).items():
-        models = {}
-        for model, flags in values.pop("models").items():
-            rates, beside = flags.pop("rates"), flags.pop("adamw_beside", None)
-            models[model] = Model(model, flags, rates, beside)
-        scales[name] = build(Scale, f"{path}: {name}", {"name": name, "max_tokens": 0, "models": models} | values)
+        models = {model: Model(model, flags, flags.pop("rates"), flags.pop("adamw_beside", None))
+                  for model, flags in values.pop("models").items()}
+        scales[name] = build(Scale, f"{path}: {name}", {"name": name, "models": models} | values)
     return scales
 
 
@@ -143,22 +153,22 @@ def load_tables(folder):
     return sorted(tables, key=lambda t: t.order)
 
 
-def flags_of(table, row, model):
-    flags = table.flags | row.flags | row.model_flags.get(model.name, {})
-    if flags["optimizer"] != "teon":
-        flags = {k: v for k, v in flags.items() if not k.startswith("teon-")}
-    if flags["optimizer"] == "adamw":
-        flags = {k: v for k, v in flags.items() if k not in ("ortho", "ns-steps")}
-    return tuple(sorted((k, v) for k, v in flags.items() if DEFAULTS.get(k) != v))
+BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def adamw_row(program):
-    """Returns the row whose best rate is AdamW's rate beside Muon and Teon, and its table."""
-    flags = {"optimizer": "adamw", "weight-decay": 0.1, "schedule": "cosine", "warmup-ratio": 0.1}
-    row = Row("AdamW", flags)
-    return Table("adamw", 0, "", "", "", program, [], {}, [row]), row
+@functools.cache
+def plan_of(program, model, vocabulary_size):
+    """Returns (parameters, bytes on one device, bytes of weights, masters and optimizer state), by --plan-only."""
+    flags = [word for k, v in model.flags.items() for word in (f"--{k}", f"{v:g}" if isinstance(v, float) else str(v))]
+    words = [os.path.join(ROOT, program), *flags, "--vocab-size", str(vocabulary_size), "--optimizer", "muon",
+             "--dtype", "bf16", "--plan-only"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise Fault(f"{' '.join(words)}: {done.stderr.strip() or 'failed'}")
 
+    def size(label):
+        number, unit = re.search(rf"{label}\s+([\d.]+) (\w+)", done.stdout).groups()
+        return float(number) * BYTES[unit]
 
-def cell_of(table, row, model, rate, adamw_rate, seed):
-    beside = None if row.flags.get("optimizer") == "adamw" else adamw_rate
-    return Cell(table.program, model, flags_of(table, row, model), rate, beside, seed)
+    parameters = float(re.search(r"^parameters\s+(\d+)", done.stdout, re.MULTILINE)[1])
+    return parameters, size(r"\n\s+total"), 8 * parameters + size("optimizer state")

@@ -1,5 +1,5 @@
-"""The figures of reproduce.py, from the results of a scale. Each function draws one and returns its path, or None if
-none of its cells has run."""
+"""The figures of reproduce.py, from the rows that paper_tables.measure() returns. Each function draws one and returns
+its path, or None if none of its cells has run."""
 
 import math
 import os
@@ -7,7 +7,8 @@ import statistics
 
 from run_folder import short
 
-from experiments import figures, paper_tables, significance
+from experiments import figures, paper, significance
+from experiments.paper_tables import perplexities, relative, whole
 from experiments.tables import percent
 
 # The colours of rows that occur in several tables, with this name or with ", PolarExpress" added.
@@ -29,53 +30,45 @@ def styles(table):
     return dict(zip(colors(table), figures.styles(colors(table).values())))
 
 
-def parameters_of(table, scale, model):
-    """Returns the number of parameters of a model whose flags state its size, otherwise None."""
-    f = model.flags
-    if not {"layers", "channels", "seq-len"} <= f.keys():
-        return None
-    size, channels, layers = scale.vocabulary_size(table.program), f["channels"], f["layers"]
-    if table.program == "train_gpt2":
-        ffn = f.get("ffn", 4 * channels)
-        block = 4 * channels**2 + 2 * channels * ffn + 4 * channels + channels + ffn + 4 * channels
-        return size * channels + f["seq-len"] * channels + layers * block + 2 * channels
-    if "ffn" not in f:
-        return None
-    return 2 * size * channels + layers * (4 * channels**2 + 3 * channels * f["ffn"] + 2 * channels) + channels
-
-
-def title_of(table, scale, model):
+def title_of(m):
     """Returns the model's family and own size, as the paper's name says another model's size at a smaller scale."""
-    parameters = parameters_of(table, scale, model)
-    family = {"train_gpt2": "GPT-2", "train_llama": "LLaMA"}[table.program]
-    return f"{family}, {short(parameters)} parameters" if parameters else model.name
+    family = {"train_gpt2": "GPT-2", "train_llama": "LLaMA"}[m.table.program]
+    try:
+        return f"{family}, {short(paper.plan_of(m.table.program, m.model, m.vocabulary_size)[0])} parameters"
+    except OSError:  # the program is not built
+        return m.model.name
 
 
-def best_of(table, runs, model, rows):
-    """Returns {row: results at its best rate that did not diverge}, without rows that have none."""
-    results = {row.name: paper_tables.whole(runs.seeds(table, row, model, runs.best_rate(table, row, model)))
-               for row in rows}
-    return {name: seeds for name, seeds in results.items() if seeds}
+def by_model(measured, keep=lambda m: whole(m.best)):
+    """Returns the rows to draw, a list for each model of each table."""
+    models = {}
+    for m in filter(keep, measured):
+        models.setdefault((m.table.id, m.model.name), []).append(m)
+    return list(models.values())
 
 
-def panels(items, width=5.2, height=4.2):
-    """Returns a figure and pairs of an axis and an item, two in a row."""
-    figure, axes = figures.panels_of(len(items), 2, width, height)
-    return figure, list(zip(axes, items))
+def draw_panels(draw_panel, parts, title, path, legend=""):
+    """Draws a panel for each part by draw_panel(axis, part)."""
+    if not parts:
+        return None
+    figure, axes = figures.panels_of(len(parts), 2, 5.2, 4.2)
+    for axis, part in zip(axes, parts):
+        draw_panel(axis, part)
+    return figures.save_figure(figure, title, path, legend)
 
 
 # ---- over training ---------------------------------------------------------------------------------------------------
 
 
-def has_default_orthogonalizer(table, row):
-    return (table.flags | row.flags).get("ortho", "polar-express") == "polar-express"
+def has_default_orthogonalizer(m):
+    return (m.table.flags | m.row.flags).get("ortho", "polar-express") == "polar-express"
 
 
-def reference(table):
+def reference(rows):
     """Returns the row to which curves show differences: Muon with PolarExpress, otherwise the first Muon; None without
     one."""
-    muons = [row for row in table.rows if row.flags.get("optimizer") == "muon"]
-    return next((row for row in muons if has_default_orthogonalizer(table, row)), muons[0] if muons else None)
+    muons = [m for m in rows if m.row.flags.get("optimizer") == "muon"]
+    return next(filter(has_default_orthogonalizer, muons), muons[0] if muons else None)
 
 
 def difference_of(results, others, points):
@@ -87,22 +80,16 @@ def difference_of(results, others, points):
         for step, loss in points(r):
             other = rivals.get(r.options["seed"], {}).get(step)
             if loss is not None and other is not None:
-                differences.setdefault(step, []).append(100 * min(paper_tables.relative(loss - other), 1e6))
+                differences.setdefault(step, []).append(100 * min(relative(loss - other), 1e6))
     return differences
 
 
-def plot_differences(table, runs, path, rows, points, what):
+def plot_differences(measured, path, points, what, keep=lambda m: True):
     """Draws each row's difference to Muon over training, a panel for each model."""
-    muon = reference(table)
-    models = [m for m in table.models_at(runs.scale) if muon and best_of(table, runs, m, [muon])]
-    if not models:
-        return None
-    figure, parts = panels(models)
-    for axis, model in parts:
-        seeds_of = best_of(table, runs, model, rows)
-        for name, results in seeds_of.items():
-            if points_of := difference_of(results, seeds_of[muon.name], points):
-                figures.draw_curve(axis, points_of, name, styles(table)[name])
+    def draw_panel(axis, rows):
+        for m in filter(keep, rows):
+            if differences := difference_of(whole(m.best), whole(reference(rows).best), points):
+                figures.draw_curve(axis, differences, m.row.name, styles(m.table)[m.row.name])
         axis.set_yscale("symlog", linthresh=4, linscale=2)
         shown = [y for line in axis.lines for y in line.get_ydata()[len(line.get_ydata()) // 4:]]
         low, high = 1.3 * min([*shown, -1]), 1.3 * max([*shown, 1])
@@ -110,116 +97,94 @@ def plot_differences(table, runs, path, rows, points, what):
         axis.set_ylim(low, high)
         axis.set_yticks(ticks, [f"{t:+d}%" if t else "0" for t in ticks])
         axis.set_yticks([], minor=True)
-        figures.prepare_axis(axis, title_of(table, runs.scale, model), "steps", f"{what}, difference to Muon")
-    figures.legend_below(figure, [axis for axis, _ in parts])
-    return figures.save_figure(figure, f"{table.title}: {what}, mean and deviation over seeds", path)
+        figures.prepare_axis(axis, title_of(rows[0]), "steps", f"{what}, difference to Muon")
+
+    return draw_panels(draw_panel, list(filter(reference, by_model(measured))),
+                       f"{measured[0].table.title}: {what}, mean and deviation over seeds", path)
 
 
-def plot_training(table, runs, path):
+def plot_training(measured, path):
     """The training loss of methods with PolarExpress, or Muon's orthogonalizer, at each one's best rate."""
-    rows = [row for row in table.rows if row is reference(table) or has_default_orthogonalizer(table, row)]
-    return plot_differences(table, runs, path, rows, lambda r: r.losses, "perplexity of training")
+    return plot_differences(measured, path, lambda r: r.losses, "perplexity of training",
+                            lambda m: m.row is reference(measured).row or has_default_orthogonalizer(m))
 
 
-def plot_validation(table, runs, path):
-    return plot_differences(table, runs, path, table.rows, lambda r: r.evals, "validation perplexity")
+def plot_validation(measured, path):
+    return plot_differences(measured, path, lambda r: r.evals, "validation perplexity")
 
 
-def measured_alignment(table, runs):
-    """Returns [(model, [[step, role, left, right], ...])] of Muon's training, where it was measured."""
-    muon = reference(table)
-    if muon is None or not has_default_orthogonalizer(table, muon):
-        return []
-    models = [(model, best_of(table, runs, model, [muon]).get(muon.name)) for model in table.models_at(runs.scale)]
-    return [(model, results[0].alignment) for model, results in models if results and results[0].alignment]
+def measured_alignment(measured):
+    """Returns [(row, [[step, role, left, right], ...])] of Muon's training, where it was measured."""
+    muons = [m for m in map(reference, by_model(measured)) if m and has_default_orthogonalizer(m)]
+    return [(m, lines) for m in muons if (lines := whole(m.best)[0].alignment)]
 
 
-def plot_alignment(table, runs, path):
-    measured = measured_alignment(table, runs)
-    if not measured:
-        return None
-    figure, parts = panels([(*of_model, side) for of_model in measured for side in (0, 1)])
-    for axis, (model, lines, side) in parts:
+def plot_alignment(measured, path):
+    def draw_panel(axis, part):
+        side, m, lines = part
         figures.draw_alignment(axis, [(step, role, sides[side]) for step, role, *sides in lines],
-                               ("left", "right")[side], title_of(table, runs.scale, model))
-    figures.legend_below(figure, [axis for axis, _ in parts], "role")
-    return figures.save_figure(figure, f"Alignment of the top singular vectors of momenta ({reference(table).name})",
-                               path)
+                               ("left", "right")[side], title_of(m))
+
+    parts = [(side, *part) for part in measured_alignment(measured) for side in (0, 1)]
+    return draw_panels(draw_panel, parts, "Alignment of the top singular vectors of momenta "
+                       f"({parts and parts[0][1].row.name})", path, "role")
 
 
 # ---- at the end ------------------------------------------------------------------------------------------------------
 
 
-def losses_by_rate(table, runs, model):
-    """Returns {row: {rate: loss}} of the rows with several finite losses on their grid."""
-    losses = {row.name: {rate: loss for rate, cell in runs.tuning(table, row, model).items()
-                         if (loss := runs.loss(cell)) is not None and math.isfinite(loss)} for row in table.rows}
-    return {name: points for name, points in losses.items() if len(points) > 1}
-
-
-def plot_rates(table, runs, path):
+def plot_rates(measured, path):
     """Validation perplexity against learning rate, over the grid of each row, relative to the best of all."""
-    models = [(m, losses) for m in table.models_at(runs.scale) if (losses := losses_by_rate(table, runs, m))]
-    if not models:
-        return None
-    figure, parts = panels(models)
-    for axis, (model, losses) in parts:
-        best = min(min(points.values()) for points in losses.values())
+    def finite_losses(m):
+        return {rate: loss for rate, loss in m.losses.items() if loss is not None and math.isfinite(loss)}
+
+    def draw_panel(axis, rows):
+        best = min(loss for m in rows for loss in finite_losses(m).values())
         figures.draw_rates(axis, [
-            (name, {rate: [100 * min(paper_tables.relative(loss - best), 1e6)] for rate, loss in points.items()},
-             styles(table)[name]) for name, points in losses.items()],
-            title_of(table, runs.scale, model), "perplexity above the best")
-    figures.legend_below(figure, [axis for axis, _ in parts])
-    return figures.save_figure(figure, f"{table.title}: learning rates (one seed; filled: best)", path)
+            (m.row.name, {rate: [100 * min(relative(loss - best), 1e6)] for rate, loss in finite_losses(m).items()},
+             styles(m.table)[m.row.name]) for m in rows], title_of(rows[0]), "perplexity above the best")
+
+    return draw_panels(draw_panel, by_model(measured, lambda m: len(finite_losses(m)) > 1),
+                       f"{measured[0].table.title}: learning rates (one seed; filled: best)", path)
 
 
-def plot_times(table, runs, path):
+def plot_times(measured, path):
     """Median time of the optimizer relative to forward and backward of the same run, because other work on the machine
     slows both equally."""
-    models = [(m, rows) for m in table.models_at(runs.scale) if (rows := best_of(table, runs, m, table.rows))]
-    if not models:
-        return None
-    figure, parts = panels(models)
-    for axis, (model, rows) in parts:
-        shares = [statistics.median(r.optimizer_ms / (r.ms - r.optimizer_ms) for r in results)
-                  for results in rows.values()]
+    def draw_panel(axis, rows):
+        shares = [statistics.median(r.optimizer_ms / (r.ms - r.optimizer_ms) for r in whole(m.best)) for m in rows]
         places = range(len(rows))
         axis.barh(places, [1] * len(rows), color="#9db8d6")
         axis.barh(places, shares, left=1, color="#2f5d8a")
-        axis.set_yticks(places, list(rows), fontsize=8)
+        axis.set_yticks(places, [m.row.name for m in rows], fontsize=8)
         axis.set_xlim(0, 1.12 * (1 + max(shares)))
         for place, share in zip(places, shares):
             axis.text(1.02 + share, place, f"+{100 * share:.0f}%", va="center", fontsize=8)
         axis.invert_yaxis()
-        figures.prepare_axis(axis, title_of(table, runs.scale, model),
-                             "time of a step: forward and backward (1), optimizer", "")
-    return figures.save_figure(figure, f"{table.title}: time per step", path)
+        figures.prepare_axis(axis, title_of(rows[0]), "time of a step: forward and backward (1), optimizer", "")
+
+    return draw_panels(draw_panel, by_model(measured), f"{measured[0].table.title}: time per step", path, None)
 
 
-def plot_forest(table, runs, path):
-    return plot_controls([table], runs, path, f"{table.title}: difference to Muon")
+def plot_forest(measured, path):
+    return plot_controls(measured, path, f"{measured[0].table.title}: difference to Muon")
 
 
-def plot_controls(all_tables, runs, path, title="Difference to Muon"):
+def plot_controls(measured, path, title="Difference to Muon"):
     """The difference in perplexity between each row and its Muon, each at its best rate, with the 95% interval. Rows of
     one name share a line."""
-    models, names = {}, {}
-    for table in all_tables:
-        for m in paper_tables.measure(table, runs):
-            if m.row.against and table.row(m.row.against).flags["optimizer"] == "muon" and m.against_best.n:
-                models.setdefault(title_of(table, runs.scale, m.model), []).append(m)
-                names.setdefault(m.row.name, colors(table)[m.row.name])
+    models = by_model(measured, lambda m: m.against_best.n and m.table.row(m.row.against).flags["optimizer"] == "muon")
     if not models:
         return None
+    names = {m.row.name: colors(m.table)[m.row.name] for rows in models for m in rows}
     places = {name: place for place, name in enumerate(names)}
     figure, axes = figures.pyplot().subplots(1, len(models), squeeze=False, sharey=True,
                                              figsize=(3 + 4 * len(models), 1.6 + 0.42 * len(names)))
-    for axis, (model, rows) in zip(axes[0], models.items()):
+    for axis, rows in zip(axes[0], models):
         axis.axvline(0, color=COLORS["Muon"], lw=1.6)
         for m in rows:
             place, color, comparison = places[m.row.name], names[m.row.name], m.against_best
-            low, middle, high = (100 * paper_tables.relative(x) for x in (comparison.low, comparison.difference,
-                                                                          comparison.high))
+            low, middle, high = (100 * relative(x) for x in (comparison.low, comparison.difference, comparison.high))
             has_interval = not math.isnan(low)
             if has_interval:
                 axis.plot((low, high), (place, place), color=color, lw=2.4, solid_capstyle="butt")
@@ -227,7 +192,7 @@ def plot_controls(all_tables, runs, path, title="Difference to Muon"):
             axis.annotate(f"{middle:+.1f}%", (middle, place), xytext=(0, 7), textcoords="offset points", ha="center",
                           fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.6})
         seeds = sorted({m.against_best.n for m in rows})
-        figures.prepare_axis(axis, f"{model}, {' to '.join(map(str, seeds))} pairs of runs",
+        figures.prepare_axis(axis, f"{title_of(rows[0])}, {' to '.join(map(str, seeds))} pairs of runs",
                              "perplexity, difference to Muon in per cent", "")
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
         axis.set_yticks(range(len(names)), names, fontsize=9)
@@ -236,31 +201,30 @@ def plot_controls(all_tables, runs, path, title="Difference to Muon"):
     return figures.save_figure(figure, f"{title}, mean and 95% interval (left is better)", path)
 
 
-def plot_headline(controls, runs, path):
-    """The final perplexity of AdamW, Muon and Teon, mean and 95% interval over seeds, a panel per table of controls."""
-    rows_of = [(table, model, {m.row.name: m for m in paper_tables.measure(table, runs) if m.model is model})
-               for table in controls for model in table.models_at(runs.scale)]
-    parts = [(table, model, [rows[name] for name in HEADLINE]) for table, model, rows in rows_of
-             if all(name in rows and paper_tables.perplexities(rows[name].best) for name in HEADLINE)]
+def plot_headline(measured, path):
+    """The final perplexity of AdamW, Muon and Teon, mean and 95% interval over seeds, a panel per model."""
+    parts = [rows for rows in by_model(measured, lambda m: m.row.name in HEADLINE and whole(m.best))
+             if len(rows) == len(HEADLINE)]
     if not parts:
         return None
     figure, axes = figures.panels_of(len(parts), len(parts), 5.5, 2.6, sharey=True)
-    for axis, (table, model, rows) in zip(axes, parts):
+    for axis, rows in zip(axes, parts):
+        means = []
         for place, m in enumerate(rows):
-            values = paper_tables.perplexities(m.best)
+            values = perplexities(m.best)
             mean, deviation = figures.mean_and_deviation(values)
             error = deviation / math.sqrt(len(values))
             half = significance.student_t(0.05, len(values) - 1) * error if error else 0
             axis.barh(place, mean, color=COLORS[m.row.name], height=0.6, xerr=half, capsize=3)
-            note = (f"  {percent(paper_tables.relative(m.against_best.difference))} to {m.row.against}"
-                    if m.row.against else "")
+            note = f"  {percent(relative(m.against_best.difference))} to {m.row.against}" if m.row.against else ""
             axis.text(mean + half, place, f" {mean:.1f}{note}", va="center", fontsize=9)
+            means.append(mean)
         axis.set_yticks(range(len(rows)), HEADLINE)
         axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.set_xlim(0, 1.35 * max(statistics.fmean(paper_tables.perplexities(m.best)) for m in rows))
-        figures.prepare_axis(axis, title_of(table, runs.scale, model), "validation perplexity (lower is better)", "")
+        axis.set_xlim(0, 1.35 * max(means))
+        figures.prepare_axis(axis, title_of(rows[0]), "validation perplexity (lower is better)", "")
         axis.grid(axis="y", visible=False)
-    seeds = min(len(paper_tables.perplexities(m.best)) for *_, rows in parts for m in rows)
+    seeds = min(len(whole(m.best)) for rows in parts for m in rows)
     return figures.save_figure(figure, f"Each method at its best learning rate, {seeds} seeds", path)
 
 
@@ -268,6 +232,6 @@ FIGURES = {"training": plot_training, "validation": plot_validation, "rates": pl
            "time": plot_times, "forest": plot_forest}
 
 
-def draw(name, table, runs, folder):
+def draw(name, measured, folder):
     os.makedirs(folder, exist_ok=True)
-    return FIGURES[name](table, runs, os.path.join(folder, f"{table.id}-{name}.png"))
+    return FIGURES[name](measured, os.path.join(folder, f"{measured[0].table.id}-{name}.png"))

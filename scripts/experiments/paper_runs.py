@@ -92,8 +92,8 @@ class Runs:
     """The cells of one scale. They run in folders below `out`, which can be removed afterwards, because tables and
     figures read only the results file."""
 
-    def __init__(self, scale, out, data, results="", say=print):
-        self.scale, self.out, self.data, self.may_run, self.say = scale, os.path.join(out, scale.name), data, False, say
+    def __init__(self, scale, out, data, results=""):
+        self.scale, self.out, self.data, self.may_run = scale, os.path.join(out, scale.name), data, False
         self.path = results or os.path.join(self.out, "results.jsonl")
         self.results, self.failed = self._load(), []
 
@@ -112,46 +112,41 @@ class Runs:
             results[result.cell] = result
         return results
 
-    def name(self, cell):
-        return os.path.relpath(cell.folder(self.out), self.out)
-
     def result(self, cell):
         """Returns the Result of a cell, or None if it has not run or has failed. Runs the cell first if may_run is
         set."""
-        name = self.name(cell)
-        if name not in self.results and self.may_run and name not in self.failed:
-            self._run(cell, name)
-        return self.results.get(name)
+        if cell.name not in self.results and self.may_run and cell.name not in self.failed:
+            self._run(cell)
+        return self.results.get(cell.name)
 
     def options(self, cell):
         """Returns the cell's options, converted to JSON and back."""
         shown = {"eval-every": self.scale.eval_every, "eval-tokens": self.scale.eval_tokens}
         return json.loads(json.dumps(cell.options() | shown))
 
-    def command(self, cell):
+    def _command(self, cell):
         words = [os.path.join(paper.ROOT, cell.program), *self.data.flags(cell.program)]
-        flags = dict(cell.flags)
-        if flags.get("optimizer") == "muon" and "ortho" not in flags and cell.seed == paper.TUNING_SEED:
+        if (cell.flags["optimizer"], cell.flags["seed"]) == ("muon", paper.TUNING_SEED) and "ortho" not in cell.flags:
             words += ["--diagnose-every", str(self.scale.diagnose_every)]  # for the alignment figure; changes no result
         return words
 
-    def _run(self, cell, name):
-        folder = cell.folder(self.out)
+    def _run(self, cell):
+        folder = os.path.join(self.out, cell.name)
         self.data.prepare(cell.program)
-        self.say(f"  {name}", flush=True)
+        print(f"  {cell.name}", flush=True)
         try:
             begun = self._begin(cell, folder)
             flags = {k: cells.as_flag_value(v) for k, v in begun["options"].items()}
-            status = 0 if cells.is_finished(folder) else cells.run_cell(self.command(cell), flags, folder)
+            status = 0 if cells.is_finished(folder) else cells.run_cell(self._command(cell), flags, folder)
             if status == 2:
                 raise Fault(f"{folder}: the flags are wrong (exit status 2)")
             loss = cells.loss_of(folder)
             if loss is None:
                 raise BadRun(f"{folder}: exit status {status}, not finished")
-            result = result_of(name, *open_run(folder), begun["engine"], begun["options"], loss == math.inf)
+            result = result_of(cell.name, *open_run(folder), begun["engine"], begun["options"], loss == math.inf)
         except BadRun as fault:
-            self.say(f"  failed: {fault}", flush=True)
-            self.failed.append(name)
+            print(f"  failed: {fault}", flush=True)
+            self.failed.append(cell.name)
             return
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         with open(self.path, "ab+") as file:
@@ -160,7 +155,7 @@ class Runs:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
             file.write((json.dumps(dataclasses.asdict(result), separators=(",", ":")) + "\n").encode())
-        self.results[name] = result
+        self.results[cell.name] = result
 
     def _begin(self, cell, folder):
         """Returns the engine and options with which the run in the folder began, as stored beside it. Removes an
@@ -182,91 +177,50 @@ class Runs:
         """Identifies the current engine; "" if it is not built or its data does not exist."""
         return engine(program, *self.data.flags(program)) if os.path.exists(self.data.folder(program)) else ""
 
-    # ---- rates ----------------------------------------------------------------------------------------------------
+    def adamw_rate(self, program, model):
+        """Returns AdamW's rate beside Muon and Teon, or None before its search has ended."""
+        return model.adamw_beside or best_rate(self.search(program, model, {"optimizer": "adamw"}, None))
 
-    def adamw_rate(self, table, model):
-        if model.adamw_beside:
-            return model.adamw_beside
-        return self.best_rate(*paper.adamw_row(table.program), model)
-
-    def tuning(self, table, row, model):
-        """Returns {rate: cell} of the grid. Every rate has the same budget."""
-        optimizer = row.flags["optimizer"]
-        beside = None if optimizer == "adamw" else self.adamw_rate(table, model)
-        rates = [float(f"{model.rates[optimizer] * factor:.4g}") for factor in self.scale.grid]
-        if optimizer != "adamw" and beside is None:
+    def search(self, program, model, flags, beside):
+        """Returns {rate: loss} of a method's rates, each with one seed and the same budget: infinite if it diverged,
+        None if it has not run. `beside`: AdamW's rate beside Muon and Teon."""
+        if flags["optimizer"] != "adamw" and beside is None:
             return {}
-        grid = {rate: paper.cell_of(table, row, model, rate, beside, paper.TUNING_SEED) for rate in rates}
-        while len(grid) < len(rates) + self.scale.extend_grid:
-            beyond = cells.next_rate({rate: self.loss(cell) for rate, cell in grid.items()})
-            if beyond is None:
+
+        def loss(rate):
+            result = self.result(paper.cell_of(program, model, flags, rate, beside, paper.TUNING_SEED))
+            return None if result is None else result.loss
+
+        rates = [float(f"{model.rates[flags['optimizer']] * factor:.4g}") for factor in self.scale.grid]
+        if len(rates) == 1:
+            return {rates[0]: None}  # known
+        losses = {rate: loss(rate) for rate in rates}
+        for _ in range(self.scale.extend_grid):
+            if (beyond := cells.next_rate(losses)) is None:
                 break
-            grid[beyond] = paper.cell_of(table, row, model, beyond, beside, paper.TUNING_SEED)
-        return dict(sorted(grid.items()))
+            losses[beyond] = loss(beyond)
+        return dict(sorted(losses.items()))
 
-    def best_rate(self, table, row, model):
-        """Returns the grid's rate with the lowest validation loss, or None before all rates have run."""
-        grid = self.tuning(table, row, model)
-        if len(grid) == 1:
-            return next(iter(grid))
-        losses = {rate: self.loss(cell) for rate, cell in grid.items()}
-        if not losses or None in losses.values():
-            return None
-        return min(losses, key=losses.get)
 
-    def loss(self, cell):
-        """Returns a cell's validation loss: infinite if it diverged, None if it has not run or failed otherwise."""
-        result = self.result(cell)
-        return None if result is None else result.loss
-
-    def at_edge(self, table, row, model):
-        rates = list(self.tuning(table, row, model))
-        return len(rates) > 1 and self.best_rate(table, row, model) in (rates[0], rates[-1])
-
-    def equal_rate(self, table, row, model):
-        """Returns the rate of the paper's comparison: the best rate of the Muon with which the row is compared."""
-        reference = table.row(row.against) if row.against else row
-        if reference.flags["optimizer"] == "adamw":
-            reference = row
-        return self.best_rate(table, reference, model)
-
-    def cells(self, table, row, model, rates):
-        """Returns a row's cells at these rates, with all seeds. Skips a rate of None."""
-        beside = None if row.flags["optimizer"] == "adamw" else self.adamw_rate(table, model)
-        return [paper.cell_of(table, row, model, rate, beside, seed)
-                for rate in rates if rate is not None for seed in range(1, table.seeds(self.scale) + 1)]
-
-    def seeds(self, table, row, model, rate):
-        """Returns the results of a row's seeds at a rate, as result() without None; diverged ones are included."""
-        return [r for r in map(self.result, self.cells(table, row, model, [rate])) if r]
-
-    def everything(self, table):
-        """Reads or, if may_run is set, runs all cells of a table."""
-        for model in table.models_at(self.scale):
-            for row in table.rows:
-                for rate in {self.best_rate(table, row, model), self.equal_rate(table, row, model)}:
-                    self.seeds(table, row, model, rate)
+def best_rate(losses):
+    """Returns the rate of {rate: loss} with the lowest loss, or None before all rates have run."""
+    if len(losses) > 1 and None in losses.values():
+        return None
+    return min(losses, key=losses.get, default=None)
 
 
 class Data:
     """The shards of a scale, which scripts/prepare.py makes on demand from FineWeb or from files of text."""
 
-    def __init__(self, scale, folder, train=(), validation=(), say=print):
-        self.scale, self.root, self.train, self.val, self.say = scale, folder, list(train), list(validation), say
+    def __init__(self, scale, folder, train=(), validation=()):
+        self.scale, self.root, self.train, self.val = scale, folder, list(train), list(validation)
         self.checked = set()  # folders
 
-    def _kind(self, program):
-        return self.scale.vocabulary[program].replace(":", "")
-
     def folder(self, program):
-        return os.path.join(self.root, f"{self.scale.name}-{self._kind(program)}")
-
-    def validation(self, program):
-        return self.folder(program) + "-val" if self.val else None
+        return os.path.join(self.root, f"{self.scale.name}-{self.scale.vocabulary[program].replace(':', '')}")
 
     def flags(self, program):
-        validation = self.validation(program)
-        return ["--data", self.folder(program), *(["--val-data", validation] if validation else [])]
+        return ["--data", self.folder(program), *(["--val-data", self.folder(program) + "-val"] if self.val else [])]
 
     def prepare(self, program):
         train, tokenizer = self.folder(program), self.scale.vocabulary[program]
@@ -276,7 +230,7 @@ class Data:
         if self.val:
             if tokenizer.startswith("train:"):
                 tokenizer = os.path.join(train, "tokenizer", "tokenizer.json")
-            self._run(self.validation(program), [*self.val, "--val-tokens", "100M", "--tokenizer", tokenizer])
+            self._run(train + "-val", [*self.val, "--val-tokens", "100M", "--tokenizer", tokenizer])
 
     def _run(self, folder, words):
         """Makes the folder, or checks that a complete folder has these texts and options."""
@@ -284,7 +238,7 @@ class Data:
             return
         complete = os.path.exists(os.path.join(folder, "manifest.json"))
         if not complete:
-            self.say(f"data: {folder}", flush=True)
+            print(f"data: {folder}", flush=True)
         prepare = os.path.join(paper.ROOT, "scripts", "prepare.py")
         done = subprocess.run([sys.executable, prepare, *words, "--out", folder], capture_output=complete, text=True)
         if done.returncode and complete:

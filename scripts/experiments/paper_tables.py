@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 
-from experiments import significance
+from experiments import paper, paper_runs, significance
 from experiments.significance import Comparison
 from experiments.tables import as_markdown, mean_spread, percent, text_of_p
 
@@ -13,23 +13,30 @@ NOT_RUN, DIVERGED = "not run", "diverged"
 
 @dataclasses.dataclass
 class Measured:
-    """One row for one model."""
-    row: object
-    model: object
-    best: list           # results at the row's own best rate
-    equal: list          # at the rate of its Muon
-    rate: float
-    equal_rate: float
-    edge: bool           # the best rate is an end of the grid
+    """One row of a table for one model."""
+    table: paper.Table
+    row: paper.Row
+    model: paper.Model
+    vocabulary_size: int
+    losses: dict         # {rate: loss} of the search for the best rate
+    rate: float          # the best one; None before all have run
+    equal_rate: float = None  # that of its Muon
+    cells: dict = dataclasses.field(default_factory=dict)  # {rate: cells of all seeds}
+    best: list = ()      # results at the row's own best rate
+    equal: list = ()     # and at the rate of its Muon
     # Comparisons of losses with the row's rival; p is corrected over the table (Holm).
     against_best: Comparison = dataclasses.field(default_factory=Comparison)
     against_equal: Comparison = dataclasses.field(default_factory=Comparison)
 
-    def paper_difference(self, table):
-        """Returns the paper's relative difference between the row and its rival, or nan."""
-        own, rival = self.row.paper.get(self.model.name), None
-        if self.row.against:
-            rival = table.row(self.row.against).paper.get(self.model.name)
+    @property
+    def is_at_edge(self):
+        return len(self.losses) > 1 and self.rate in (min(self.losses), max(self.losses))
+
+    @property
+    def paper_difference(self):
+        """The paper's relative difference between the row and its rival, or nan."""
+        own = self.row.paper.get(self.model.name)
+        rival = self.row.against and self.table.row(self.row.against).paper.get(self.model.name)
         return own / rival - 1 if own and rival else math.nan
 
 
@@ -52,18 +59,24 @@ def relative(difference):
 
 
 def measure(table, runs):
-    """Returns a Measured for every row and every model of the scale."""
+    """Returns a Measured for every row and every model of the scale. If runs.may_run is set, runs what is missing."""
     measured = []
     for model in table.models_at(runs.scale):
-        by_row = {}
+        beside, by_row = runs.adamw_rate(table.program, model), {}
         for row in table.rows:
-            rate, equal_rate = runs.best_rate(table, row, model), runs.equal_rate(table, row, model)
-            by_row[row.name] = Measured(row, model, runs.seeds(table, row, model, rate),
-                                        runs.seeds(table, row, model, equal_rate),
-                                        rate, equal_rate, runs.at_edge(table, row, model))
+            losses = runs.search(table.program, model, table.flags_of(row, model), beside)
+            by_row[row.name] = Measured(table, row, model, runs.scale.vocabulary_size(table.program), losses,
+                                        paper_runs.best_rate(losses))
         for m in by_row.values():
-            rival = by_row.get(m.row.against)
-            if rival:
+            rival, flags = by_row.get(m.row.against), table.flags_of(m.row, model)
+            m.equal_rate = rival.rate if rival and rival.row.flags["optimizer"] != "adamw" else m.rate
+            m.cells = {rate: [paper.cell_of(table.program, model, flags, rate, beside, seed)
+                              for seed in range(1, table.seeds(runs.scale) + 1)]
+                       for rate in (m.rate, m.equal_rate) if rate is not None}
+            m.best, m.equal = ([r for r in map(runs.result, m.cells.get(rate, [])) if r]
+                               for rate in (m.rate, m.equal_rate))
+        for m in by_row.values():
+            if rival := by_row.get(m.row.against):
                 m.against_best = compared(m.best, rival.best)
                 if m.equal_rate != m.rate:  # otherwise these are the same runs
                     m.against_equal = compared(m.equal, rival.equal)
@@ -97,29 +110,19 @@ HEADER = ["", "lr", "seeds", "perplexity", "variance", "against its rival", "p",
           "variance", "against"]
 
 
-def lines_of(table, measured, model):
-    """Returns the table's rows for one model; the variance only in the paper's table of variances."""
-    rows = []
-    for m in (m for m in measured if m.model is model):
-        values, paper = perplexities(m.best), m.row.paper.get(model.name)
-        has_variance = table.variance and len(values) > 1 and max(values) < math.inf
-        rows.append([m.row.name, text_of_rate(m.rate, m.edge), str(len(values) or ""), text_of_perplexity(m.best),
-                     f"{statistics.variance(values):.4f}" if has_variance else "", *texts_of(m.against_best),
-                     *equal_texts(m), f"{paper:.2f}" if paper else "-",
-                     f"{m.row.paper_variance[model.name]:.4f}" if table.variance else "",
-                     percent(m.paper_difference(table))])
-    return rows
-
-
 def texts_of(comparison):
-    if math.isnan(comparison.difference):
-        return "", ""
-    return text_of_difference(comparison), text_of_p(comparison.p)
+    return (text_of_difference(comparison), text_of_p(comparison.p)) if comparison.method else ("", "")
 
 
-def equal_texts(m):
-    difference, p = texts_of(m.against_equal)
-    return (f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if difference else "", difference, p)
+def cells_of(m):
+    """Returns the cells of a row; the variance only in the paper's table of variances."""
+    values, published, (difference, p) = perplexities(m.best), m.row.paper.get(m.model.name), texts_of(m.against_equal)
+    has_variance = m.table.variance and len(values) > 1 and max(values) < math.inf
+    return [m.row.name, text_of_rate(m.rate, m.is_at_edge), str(len(values) or ""), text_of_perplexity(m.best),
+            f"{statistics.variance(values):.4f}" if has_variance else "", *texts_of(m.against_best),
+            f"{text_of_perplexity(m.equal)} ({text_of_rate(m.equal_rate)})" if difference else "", difference, p,
+            f"{published:.2f}" if published else "-",
+            f"{m.row.paper_variance[m.model.name]:.4f}" if m.table.variance else "", percent(m.paper_difference)]
 
 
 def describe(model):
@@ -133,42 +136,40 @@ def without_empty_columns(header, rows):
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def render(table, runs, formatted=as_markdown):
+def render(measured, runs, formatted=as_markdown):
     """Returns the table as text, one part per model, with remarks."""
-    measured, parts = measure(table, runs), []
-    for name in table.models:
-        model = runs.scale.models.get(name)
-        if model is None:
+    parts = []
+    for name in measured[0].table.models:
+        if model := runs.scale.models.get(name):
+            columns = without_empty_columns(HEADER, [cells_of(m) for m in measured if m.model.name == name])
+            parts.append(f"{name} ({describe(model)}):\n\n{formatted(*columns)}")
+        else:
             parts.append(f"{name}: not at this scale.")
-            continue
-        columns = without_empty_columns(HEADER, lines_of(table, measured, model))
-        parts.append(f"{name} ({describe(model)}):\n\n{formatted(*columns)}")
-    return "\n\n".join(parts + remarks(table, measured, runs))
+    return "\n\n".join(parts + remarks(measured, runs))
 
 
-def remarks(table, measured, runs):
+def remarks(measured, runs):
     """Returns remarks on cells that ran with another engine or other options than the current ones."""
-    results = {r.cell: r for m in measured for r in m.best + m.equal}
-    today, notes = runs.engine(table.program), []
-    engines = {r.engine for r in results.values()}
+    cells = {c.name: c for m in measured for at_rate in m.cells.values() for c in at_rate if c.name in runs.results}
+    today, notes = runs.engine(measured[0].table.program), []
+    engines = {runs.results[name].engine for name in cells}
     if today and engines - {today}:
         notes.append(f"Ran with an engine that gives other bits than today's ({today}): "
                      f"{', '.join(sorted(engines - {today}))}.")
     elif len(engines) > 1:
         notes.append(f"Ran with engines that give different bits: {', '.join(sorted(engines))}.")
-    cells = {runs.name(c): c for m in measured for c in runs.cells(table, m.row, m.model, {m.rate, m.equal_rate})}
-    changed = sorted(name for name, r in results.items() if r.options != runs.options(cells[name]))
+    changed = sorted(name for name, cell in cells.items() if runs.results[name].options != runs.options(cell))
     if changed:
         notes.append(f"Ran with other options than the table now has: {', '.join(changed)}.")
     return notes
 
 
-def verdict(table, measured):
+def verdict(measured):
     """Returns (comparison, the paper's difference or "-", our answer from pairs of one seed) for each comparison."""
     sentences = []
     for m in (m for m in measured if m.row.against):
-        claimed, comparison = m.paper_difference(table), m.against_best
-        if math.isnan(comparison.difference):
+        claimed, comparison = m.paper_difference, m.against_best
+        if not comparison.method:
             answer = DIVERGED if m.best and not whole(m.best) else NOT_RUN
         else:
             if not comparison.p < 0.05:

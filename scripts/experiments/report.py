@@ -1,16 +1,13 @@
 """Writes a page of a scale's tables and figures, from the finished cells only, and estimates the cost of cells."""
 
 import collections
-import functools
 import os
-import re
 import statistics
-import subprocess
 
 from run_folder import short
 from written_files import replacing
 
-from experiments import Fault, paper, paper_figures, paper_tables
+from experiments import paper, paper_figures, paper_tables
 from experiments.tables import as_markdown
 
 INTRODUCTION = """# The paper, reproduced at scale {scale}
@@ -42,44 +39,45 @@ def summary(scale, runs):
             f"{', '.join(sorted(set(scale.vocabulary.values())))}.")
 
 
-def sizes(table, measured, scale):
+def sizes(measured, scale):
     """Describes Teon, Muon and Muon with smaller updates at one rate, for each model."""
     models, others = collections.defaultdict(list), {"teon-mode", "teon-roles", "teon-normalize-slices"}
     for m in measured:
-        if (m.row.flags["optimizer"] != "adamw" and len(m.equal) == table.seeds(scale)
+        if (m.row.flags["optimizer"] != "adamw" and len(m.equal) == m.table.seeds(scale)
                 and not others & m.row.flags.keys()):
             models[m.model.name, m.equal_rate].append(f"{m.row.name} {paper_tables.text_of_perplexity(m.equal)}")
     return "; ".join(f"{name} at {rate:g}: {', '.join(rows)}" for (name, rate), rows in models.items())
 
 
-def alignment(table, runs):
+def alignment(measured):
     """Returns (header, rows) of the alignment of singular vectors over the second half of Muon's training, by role."""
     rows = []
-    for model, lines in paper_figures.measured_alignment(table, runs):
+    for m, lines in paper_figures.measured_alignment(measured):
         half = max(step for step, *_ in lines) / 2
         for i, side in enumerate(("left", "right")):
             by_role = collections.defaultdict(list)
             for step, role, *sides in lines:
                 if step >= half:
                     by_role[role].append(sides[i])
-            rows.append({"model": model.name, "side": side}
+            rows.append({"model": m.model.name, "side": side}
                         | {role: f"{statistics.mean(values):.2f}" for role, values in by_role.items()})
     return (list(rows[0]), [list(row.values()) for row in rows]) if rows else ([], [])
 
 
-def section_of(table, runs, folder):
+def section_of(measured, runs, folder):
     """Returns the lines about one table; draws its figures into the folder."""
+    table = measured[0].table
     place = "Not in the paper. To test" if table.place == "not in the paper" else f"{table.place}. The paper"
-    lines = [f"## {table.title}", f"{place}: {table.claim}.", paper_tables.render(table, runs)]
+    lines = [f"## {table.title}", f"{place}: {table.claim}.", paper_tables.render(measured, runs)]
     is_controls = table.id.endswith("controls")
     if is_controls:
-        updates = sizes(table, paper_tables.measure(table, runs), runs.scale) or paper_tables.NOT_RUN
+        updates = sizes(measured, runs.scale) or paper_tables.NOT_RUN
         lines.append(f"At Muon's best rate, in perplexity: {updates}.")
-        header, rows = alignment(table, runs)
+        header, rows = alignment(measured)
         lines += ["Alignment of neighbouring layers' momenta:", as_markdown(header, rows)] if rows else []
     for figure in paper_figures.FIGURES if table.headline and not table.variance else ("rates", "forest"):
         if figure != "forest" or not is_controls:  # one plot shows all controls
-            lines.append(picture(paper_figures.draw(figure, table, runs, folder), f"{table.title}: {figure}"))
+            lines.append(picture(paper_figures.draw(figure, measured, folder), f"{table.title}: {figure}"))
     return filter(None, lines)
 
 
@@ -87,47 +85,25 @@ def picture(path, title):
     return path and f"![{title}]({os.path.basename(os.path.dirname(path))}/{os.path.basename(path)})"
 
 
-def write(page, all_tables, runs, costs):
-    """Writes the page, and its figures into the folder `figures` beside it. `costs` are lines on the full scale."""
+def write(page, tables, runs, costs):
+    """Writes the page on the tables, each as measure() returns it, and its figures into the folder `figures` beside it.
+    `costs` are lines on the full scale."""
     scale, folder = runs.scale, os.path.join(os.path.dirname(page), "figures")
     os.makedirs(folder, exist_ok=True)
-    controls = [table for table in all_tables if table.id.endswith("controls")]
+    controls = [m for measured in tables for m in measured if m.table.id.endswith("controls")]
     files = "".join(f" {flag} {' '.join(map(os.path.basename, paths))}"
                     for flag, paths in (("--text", runs.data.train), ("--val-text", runs.data.val)) if paths)
-    verdicts = [[table.id, *sentence] for table in all_tables
-                for sentence in paper_tables.verdict(table, paper_tables.measure(table, runs))]
+    verdicts = [[measured[0].table.id, *sentence] for measured in tables
+                for sentence in paper_tables.verdict(measured)]
     parts = [
-        picture(paper_figures.plot_headline(controls, runs, os.path.join(folder, "headline.png")), "The methods"),
-        picture(paper_figures.plot_controls(controls, runs, os.path.join(folder, "controls.png")), "Controls"),
+        picture(paper_figures.plot_headline(controls, os.path.join(folder, "headline.png")), "The methods"),
+        picture(paper_figures.plot_controls(controls, os.path.join(folder, "controls.png")), "Controls"),
         as_markdown(["table", "comparison", "the paper", "here"], verdicts),
-        *(line for table in all_tables for line in section_of(table, runs, folder)),
+        *(line for measured in tables for line in section_of(measured, runs, folder)),
         "## What it would take to settle the rest", *costs]
     with replacing(page) as file:
         file.write(INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
                                        ran=summary(scale, runs)) + "\n\n".join(filter(None, parts)) + "\n")
-
-
-# ---- cost ------------------------------------------------------------------------------------------------------------
-
-BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
-@functools.cache
-def plan_of(program, model, vocabulary_size):
-    """Returns (parameters, bytes on one device, bytes of weights, masters and optimizer state), by --plan-only."""
-    flags = [word for k, v in model.flags.items() for word in (f"--{k}", f"{v:g}" if isinstance(v, float) else str(v))]
-    words = [os.path.join(paper.ROOT, program), *flags, "--vocab-size", str(vocabulary_size), "--optimizer", "muon",
-             "--dtype", "bf16", "--plan-only"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise Fault(f"{' '.join(words)}: {done.stderr.strip() or 'failed'}")
-
-    def size(label):
-        number, unit = re.search(rf"{label}\s+([\d.]+) (\w+)", done.stdout).groups()
-        return float(number) * BYTES[unit]
-
-    parameters = float(re.search(r"^parameters\s+(\d+)", done.stdout, re.MULTILINE)[1])
-    return parameters, size(r"\n\s+total"), 8 * parameters + size("optimizer state")
 
 
 def costs(all_tables, scale, tflops):
@@ -139,7 +115,7 @@ def costs(all_tables, scale, tflops):
         grid, seeds = len(scale.grid), table.seeds(scale)
         for model in table.models_at(scale):
             cells = (seeds if grid == 1 else grid + 2 * (seeds - 1)) * len(table.rows)
-            parameters, memory, disk = plan_of(table.program, model, scale.vocabulary_size(table.program))
+            parameters, memory, disk = paper.plan_of(table.program, model, scale.vocabulary_size(table.program))
             tokens = float(model.flags.get("tokens", 0)) or float(model.flags["steps"]) * model.flags["batch-tokens"]
             hours = cells * 6 * parameters * tokens / (tflops * 1e12) / 3600  # without attention
             total += hours

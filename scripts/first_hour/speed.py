@@ -10,6 +10,7 @@ import statistics
 import tempfile
 
 import run_tests
+from run_folder import Metrics
 
 from first_hour.running import is_number, outcome_of, run, run_named
 from first_hour.stages import SCRIPTS, corpus, cuda_tool, kernels, limited, objects
@@ -73,8 +74,7 @@ def train(call, title, model, flags, turn):
             refused = "error: --" in last
             call.rows.add("d", name, "skipped" if refused else outcome, seconds, last, of=title)
             return
-        steps = [line for line in map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-                 if line["kind"] == "step"][1 if toy else WARM:]
+        steps = Metrics(out).of_kind("step")[1 if toy else WARM:]
     utilization = [float(x) for x in re.findall(r"MFU ([0-9.]+)%", output)[WARM:]]
     planned = re.search(r"^ +total +(.*)$", output, re.MULTILINE)
     median = lambda key: statistics.median(step[key] for step in steps)

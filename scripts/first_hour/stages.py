@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 import run_tests
+from run_folder import Metrics
 
 from first_hour.rows import BAD, output_of
 from first_hour.running import run, run_named, timed_outcome
@@ -131,9 +132,7 @@ def kernels(call):
 
 def digest(folder):
     """A hash of every loss, gradient norm and weight of a finished run."""
-    steps = [line for line in map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-             if line["kind"] == "step"]
-    figures = [(line["loss"], line["grad_norm"]) for line in steps]
+    figures = [(line["loss"], line["grad_norm"]) for line in Metrics(folder).of_kind("step")]
     value = hashlib.sha256(json.dumps(figures).encode())
     with open(max(folder.glob("step_*")) / "model.safetensors", "rb") as file:
         while block := file.read(1 << 24):

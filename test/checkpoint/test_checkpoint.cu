@@ -11,10 +11,10 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "files/json.h"
 #include "test/checkpoint/trained_run.h"
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
+#include "test/support/json.h"
 #include "test/support/skip.h"
 
 using namespace teon;
@@ -360,13 +360,15 @@ TEST_CASE(
 TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {
     const nlohmann::json change = {{"step", 2}, {"event", "length_changed"}, {"reason", "x"}};
     TrainingState state = Trained::state(7);
-    *state.run = {{"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
-                  {"model", {{"layers", 2}}}, {"ranks", 1},
-                  {"micro_batch", 2},         {"steps", 9},
-                  {"warmup_steps", 1},        {"init_from", ""},
-                  {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
-    const nlohmann::json good = to_json(state).flatten();
-    REQUIRE(to_json(training_state(good.unflatten(), "x")) == to_json(state));
+    const nlohmann::json run = {
+        {"program", "train_gpt2"},  {"options", {{"init-from", ""}, {"dtype", "float"}}},
+        {"model", {{"layers", 2}}}, {"ranks", 1},
+        {"micro_batch", 2},         {"steps", 9},
+        {"warmup_steps", 1},        {"init_from", ""},
+        {"changes", {change}},      {"data", {{"train", {{{"file", "a"}}}}, {"val", {{{"file", "b"}}}}}}};
+    state.run = our_json(run);
+    const nlohmann::json good = library_json(to_json(state)).flatten();
+    REQUIRE(to_json(training_state(our_json(good.unflatten()), "x")) == to_json(state));
     const std::set<std::string> free = {"/run/model/layers", "/run/data/train/0/file",
                                         "/run/data/val/0/file"};  // only compared
     for (const auto& [key, value] : good.items()) {
@@ -377,11 +379,12 @@ TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and 
             if (wrong.type() == value.type() || (wrong.is_number() && key.find("/guard/") == 0) ||
                 (wrong == -7 && key == "/run/changes/0/step"))
                 continue;
-            nlohmann::json damaged = to_json(state);
+            nlohmann::json damaged = library_json(to_json(state));
             damaged[nlohmann::json::json_pointer(key)] = wrong;
             if (wrong.is_null() && key == "/log") continue;
             INFO(key << " = " << wrong.dump());
-            const std::string why = error_of([&] { training_state(damaged, "run/step_00000007/trainer.json"); });
+            const std::string why =
+                error_of([&] { training_state(our_json(damaged), "run/step_00000007/trainer.json"); });
             REQUIRE(why.find("run/step_00000007/trainer.json") == 0);
         }
     }
@@ -391,9 +394,9 @@ TEST_CASE("checkpoint/checkpoint: the step in trainer.json must be the folder's"
     SmallRun run;
     const std::string checkpoint = run.save(7);
     const std::string path = checkpoint + "/trainer.json";
-    nlohmann::json j = read_json(path);
+    Json j = read_json(path);
     j["step"] = 6;
-    write_file_atomically(path, j.dump());
+    write_file_atomically(path, json_text(j));
     REQUIRE(error_of([&] { read_training_state(checkpoint); }) == path + ": of step 6, not of this folder's");
 }
 

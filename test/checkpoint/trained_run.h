@@ -80,7 +80,7 @@ struct Trained {
     CheckpointPlan plan(const std::string& folder) const {
         CheckpointPlan p;
         p.run_folder = folder;
-        p.config = hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10).dump(2) + "\n";
+        p.config = json_text(hf_config(config.family == "llama" ? llama_family() : gpt2_family(), config, 10)) + "\n";
         p.extra_files = {{"tokenizer/tokens.bin", "tokens"}, {"tokenizer.json", "{}"}};
         return p;
     }
@@ -107,7 +107,7 @@ struct Trained {
         s.control.skipped_in_row = 1;
         s.control.loss_stats = {0.1f, 1e-30f, 17};
         s.control.grad_norm_stats = {1e30f, 0.3f, 128};
-        *s.run = {{"options", {{"lr", 0.1f}}}};
+        s.run = {{"options", {{"lr", 0.1f}}}};
         s.log = {1000 * step, 0xfedcba9876543210};
         return s;
     }

@@ -10,9 +10,9 @@
 #include <set>
 
 #include "files/file.h"
-#include "files/json.h"
 #include "test/support/catch.h"
 #include "test/support/cpu_time.h"
+#include "test/support/json.h"
 #include "test/support/temp_dir.h"
 
 using namespace teon;
@@ -176,12 +176,14 @@ TEST_CASE("files/json: written values are read back") {
     const json j = {{"a", {1, -2, 2.5, nullptr, true, "t\u00e9xt\n\"quoted\"", json::array(), json::object()}},
                     {"b", {{"c", {{"d", UINT64_MAX}, {"e", INT64_MIN}}}}},
                     {"", ""}};
-    REQUIRE(parse_json(j.dump(), "x") == j);
-    REQUIRE(parse_json(j.dump(3) + "\n", "x") == j);
-    REQUIRE(parse_json("{}", "x") == json::object());
+    REQUIRE(library_json(parse_json(j.dump(), "x")) == j);
+    REQUIRE(library_json(parse_json(j.dump(3) + "\n", "x")) == j);
+    for (const int indent : {-1, 0, 3})
+        REQUIRE(json_text(parse_json(j.dump(), "x"), {.indent = indent}) == j.dump(indent));
+    REQUIRE(parse_json("{}", "x") == Json::object());
     std::string deep = "1";
     for (int i = 0; i < 63; ++i) deep = "[" + deep + "]";
-    REQUIRE(parse_json("{\"a\":" + deep + "}", "x").dump() == "{\"a\":" + deep + "}");
+    REQUIRE(json_text(parse_json("{\"a\":" + deep + "}", "x")) == "{\"a\":" + deep + "}");
     REQUIRE_THAT(json_error("{\"a\":[" + deep + "]}"), ContainsSubstring("more than 64 nested brackets"));
 }
 
@@ -245,7 +247,7 @@ TEST_CASE("files/json: hostile text costs neither time nor memory") {
 }
 
 TEST_CASE("files/json: a value is of the type asked for, or its key is named") {
-    const json j =
+    const Json j =
         parse_json(R"({"whole": 3, "big": 5000000000, "negative": -1, "half": 0.5, "huge": 1e300, "yes": true,
                                "text": "x", "none": null, "list": [1], "long": ")" +
                        std::string(500, 'y') + R"("})",
@@ -259,7 +261,7 @@ TEST_CASE("files/json: a value is of the type asked for, or its key is named") {
     REQUIRE(o.at<double>("huge") == 1e300);
     REQUIRE(o.at<bool>("yes"));
     REQUIRE(o.at<std::string>("text") == "x");
-    REQUIRE(o.at<json>("list") == json::array({1}));
+    REQUIRE(o.at<Json>("list") == Json::array({1}));
     REQUIRE(o.get("none", 7) == 7);
     REQUIRE(o.get("absent", 7) == 7);
     REQUIRE(o.get("whole", 7) == 3);

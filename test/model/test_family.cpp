@@ -1,12 +1,11 @@
 #include "model/families.h"
 
-#include <nlohmann/json.hpp>
-
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/qwen3.h"
 
 #include "test/support/catch.h"
+#include "test/support/json.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -16,10 +15,10 @@ namespace {
 
 json written(const DecoderConfig& c) {
     for (const ModelFamily& family : families())
-        if (family.name == c.family) return hf_config(family, c, 5);
+        if (family.name == c.family) return library_json(hf_config(family, c, 5));
     throw Error("no family " + c.family);
 }
-DecoderConfig read(const json& j) { return decoder_config(j, families(), "config.json"); }
+DecoderConfig read(const json& j) { return decoder_config(our_json(j), families(), "config.json"); }
 
 // The error of reading `j` with `key` set to `value`; empty: none.
 std::string error_with(json j, const std::string& key, const json& value) {
@@ -72,7 +71,7 @@ TEST_CASE("model/family: a written config.json is read back") {
         REQUIRE(back.mlp == c.mlp);
         REQUIRE(back.norm_placement == c.norm_placement);
         REQUIRE(back.qk_norm == c.qk_norm);
-        REQUIRE(decoder_config(written(c), {family}, "c").family == family.name);
+        REQUIRE(decoder_config(our_json(written(c)), {family}, "c").family == family.name);
     }
 }
 
@@ -127,7 +126,7 @@ TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in
 TEST_CASE("model/family: keys that change no result are named; with another value, or of unknown meaning, refused") {
     json j = written(llama_family().config("tiny"));
     std::vector<std::string> names;
-    decoder_config(j, families(), "config.json", &names);
+    decoder_config(our_json(j), families(), "config.json", &names);
     REQUIRE(names.empty());
     j.update({{"is_llama_config", true},
               {"rope_interleaved", false},
@@ -138,7 +137,7 @@ TEST_CASE("model/family: keys that change no result are named; with another valu
               {"top_p", 0.9},
               {"pruned_heads", json::object()},
               {"partial_rotary_factor", 1}});
-    decoder_config(j, families(), "config.json", &names);
+    decoder_config(our_json(j), families(), "config.json", &names);
     REQUIRE(names == std::vector<std::string>{"_attn_implementation_autoset", "auto_map", "is_llama_config",
                                               "partial_rotary_factor", "pruned_heads", "rope_interleaved", "top_p",
                                               "unsloth_fixed", "unsloth_version"});
@@ -203,11 +202,12 @@ TEST_CASE("model/family: the model of another program names that program") {
         for (const ModelFamily& family : families()) {
             if (family.name == other.name) continue;
             const json j = written(other.config(other.default_preset));
-            const std::string message = error_of<UsageError>([&] { check_program(j, {family}, "folder/config.json"); });
+            const std::string message =
+                error_of<UsageError>([&] { check_program(our_json(j), {family}, "folder/config.json"); });
             REQUIRE(message ==
                     "folder/config.json: model_type is '" + other.name + "'; its program is ./train_" + other.name);
         }
-    const json unknown = {{"model_type", "mamba"}};
+    const Json unknown = {{"model_type", "mamba"}};
     check_program(unknown, {llama_family()}, "folder/config.json");
     REQUIRE(error_of<UsageError>([&] { decoder_config(unknown, {llama_family()}, "folder/config.json"); }) ==
             "folder/config.json: model_type is 'mamba'; only llama is supported");

@@ -7,10 +7,10 @@
 
 #include "plan/parse_options.h"
 #include "test/support/catch.h"
+#include "test/support/json.h"
 
 using namespace teon;
 using namespace teon::test;
-using nlohmann::json;
 
 namespace {
 
@@ -51,8 +51,8 @@ TEST_CASE("model/fields: a new row has a flag and is part of a run's description
     REQUIRE(run_json(changed)["model"]["small_residuals"] == true);
     REQUIRE(run_json(changed)["options"]["small-residuals"] == true);
     REQUIRE(run_json(unchanged)["model"]["small_residuals"] == false);
-    REQUIRE(run_json(unchanged)["options"]["small-residuals"] == json());
-    REQUIRE(deciding_options(family, changed.options).count("small-residuals") == 0);  // it is part of the model
+    REQUIRE(run_json(unchanged)["options"]["small-residuals"] == Json());
+    REQUIRE(deciding_options(family, changed.options).contains("small-residuals") == false);  // it is part of the model
 }
 
 TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint without it has the preset's") {
@@ -61,8 +61,8 @@ TEST_CASE("model/fields: a run resumes only with the same value; a checkpoint wi
     TrainingState saved;
     saved.run = run_json(setup);
     check_unchanged(setup, saved);
-    (*saved.run)["model"].erase("small_residuals");
-    (*saved.run)["options"].erase("small-residuals");
+    saved.run["model"].erase("small_residuals");
+    saved.run["options"].erase("small-residuals");
     REQUIRE(message_of([&] { check_unchanged(setup, saved); }).find("small_residuals true (was false)") !=
             std::string::npos);
     const RunPlan unchanged = plan(family, parse(family, {}));
@@ -99,7 +99,7 @@ TEST_CASE("model/fields: without a Hugging Face key, a new field can only be exp
     REQUIRE(message_of([&] {
                 plan(with_new_field(), parse(with_new_field(), {"--small-residuals"}));
             }).starts_with("--small-residuals true: cannot be saved"));
-    const json written = hf_config(with_new_key(), c);
+    const Json written = hf_config(with_new_key(), c);
     REQUIRE(written["small_residuals_hf"] == true);
     REQUIRE(decoder_config(written, {with_new_key()}, "config.json").scaled_residual_init);
     c = gpt2_family().config("tiny");
@@ -111,10 +111,10 @@ TEST_CASE("model/fields: every row returns the value it is set to, and refuses o
     for (const ModelField& f : model_fields()) {
         INFO(f.key);
         DecoderConfig c = llama_family().config("tiny");
-        const json value = f.get(c);
+        const Json value = f.get(c);
         f.set(c, value, f.key);
         REQUIRE(f.get(c) == value);
-        for (const json& bad : {json(value.is_string() ? json(1) : json("many")), json(), json(-1)})
+        for (const Json& bad : {value.is_text() ? Json(1) : Json("many"), Json(), Json(-1)})
             REQUIRE(message_of([&] { f.set(c, bad, "x.json: " + f.key); }).starts_with("x.json: " + f.key));
         REQUIRE(model_json(model_fields(), c).contains(f.key) == f.logged);
     }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "model/decoder.h"
 #include "model/families.h"
@@ -15,6 +14,7 @@
 #include "plan/step_time.h"
 #include "runtime/linalg_library.h"
 #include "test/support/catch.h"
+#include "test/support/json.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
 #include "test/support/write_shard.h"
@@ -167,10 +167,10 @@ TEST_CASE("plan/run_plan: AdamW's rate beside another optimizer follows the widt
                      "schedule    constant-linear to 0 of the peak, warmup 10 of 100 steps, decay after step 40\n"));
     // A run's own default follows the model of the run that takes it over; a given rate, or an older version's, stays.
     TempDir folder;
-    const auto taken_over = [&](const std::string& flags, nlohmann::json rate = nullptr) {
-        nlohmann::json options = options_json(kGpt2, plan(kGpt2, "--optimizer muon " + flags).options);
+    const auto taken_over = [&](const std::string& flags, Json rate = {}) {
+        Json options = options_json(kGpt2, plan(kGpt2, "--optimizer muon " + flags).options);
         if (!rate.is_null()) options["adamw-lr"] = rate;
-        std::ofstream(folder / "config.json") << nlohmann::json{{"program", "train_gpt2"}, {"options", options}};
+        std::ofstream(folder / "config.json") << json_text({{"program", "train_gpt2"}, {"options", options}});
         return rate_of_config(folder / "config.json");
     };
     REQUIRE(taken_over("--channels 384 --heads 6") == 4.8e-3f);  // 3e-4 x 3072 / 192

@@ -78,10 +78,12 @@ class ReproduceTest(Case):
     def reproduce(self, *words):
         return self.call(*self.command(*words)).stdout
 
-    def load(self):
-        scale = paper.load_scales(self.folder)["tiny"]
-        return paper_runs.Runs(scale, self.folder / "runs",
-                         paper_runs.Data(scale, self.folder / "data")), paper.load_tables(self.folder)
+    def load(self, out=None, experiments=None, scale="tiny", results=""):
+        """Returns the Runs of a scale and the tables."""
+        scale = paper.load_scales(experiments or self.folder)[scale]
+        data = paper_runs.Data(scale, self.folder / "data")
+        state = paper_runs.Runs(scale, out or self.folder / "runs", data, results)
+        return state, paper.load_tables(experiments or self.folder)
 
     @needs("numpy", "pyarrow", "tqdm", "matplotlib")
     def test_a_table_is_run_once_and_shown(self):
@@ -146,31 +148,28 @@ class ReproduceTest(Case):
         self.assertIn("2 of 2 rows", self.reproduce("list").splitlines()[0])
 
     def test_rows_that_have_not_run_are_marked(self):
-        state, all_tables = self.load()
+        state, (table, *_) = self.load()
         state.results = {}
-        text = paper_tables.render(all_tables[0], state)
-        self.assertEqual(text.count(paper_tables.NOT_RUN), 2)
-        measured = paper_tables.measure(all_tables[0], state)
-        self.assertEqual({answer for *_, answer in paper_tables.verdict(all_tables[0], measured)},
-                         {paper_tables.NOT_RUN})
+        measured = paper_tables.measure(table, state)
+        self.assertEqual(paper_tables.render(measured, state).count(paper_tables.NOT_RUN), 2)
+        self.assertEqual({answer for *_, answer in paper_tables.verdict(measured)}, {paper_tables.NOT_RUN})
         if missing("matplotlib"):
             self.error_of(*self.command("report"))
         else:
-            self.assertIsNone(paper_figures.draw("training", all_tables[0], state, self.folder / "pictures"))
-
-    def cell(self, state, table, seed=1):
-        return paper.cell_of(table, table.row("Muon"), state.scale.models["a"], 0.02, 0.004, seed)
+            for name in paper_figures.FIGURES:
+                self.assertIsNone(paper_figures.draw(name, measured, self.folder / "pictures"), name)
 
     def test_a_run_of_another_process_is_not_removed(self):
-        state, all_tables = self.load()
-        cell = self.cell(state, all_tables[0], seed=7)
-        folder = pathlib.Path(cell.folder(state.out))
+        state, (table, *_) = self.load()
+        model = state.scale.models["a"]
+        cell = paper.cell_of("train_gpt2", model, table.flags_of(table.row("Muon"), model), 0.02, 0.004, 7)
+        folder = pathlib.Path(state.out, cell.name)
         folder.mkdir(parents=True)
         self.addCleanup(shutil.rmtree, folder)
         engine = os.open(folder, os.O_RDONLY)
         self.addCleanup(os.close, engine)
         fcntl.flock(engine, fcntl.LOCK_EX)
-        state.data.prepare, state.may_run, state.say = lambda program: None, True, lambda *_, **__: None
+        state.data.prepare, state.may_run = lambda program: None, True
         with self.assertRaisesRegex(Fault, "another process is writing it"):
             state.result(cell)
 
@@ -193,37 +192,30 @@ class ReproduceTest(Case):
     def test_a_diverged_cell_is_recorded_and_a_failed_one_is_not(self):
         out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
-        def load():
-            scale = self.load()[0].scale
-            state = paper_runs.Runs(scale, out, paper_runs.Data(scale, out), say=lambda *_, **__: None)
-            state.data.prepare = lambda program: None
-            return state
+        def run():
+            state, (table, *_) = self.load(out)
+            state.data.prepare, state.may_run = lambda program: None, True
+            with mock.patch("experiments.cells.run_cell", self.run_cell):
+                return state, paper_tables.measure(table, state)
 
-        table, state = self.load()[1][0], load()
-        state.may_run = True
-        with mock.patch("experiments.cells.run_cell", self.run_cell):
-            state.everything(table)
-            self.assertEqual(len(state.failed), 1)  # all other cells need AdamW's rate
-            self.assertIn("lr_0.002-", state.failed[0])
-            self.assertEqual(load().loss(paper.cell_of(*paper.adamw_row("train_gpt2"), state.scale.models["a"], 0.002,
-                                                      None, 1)), None)
+        state, _ = run()
+        self.assertEqual(len(state.failed), 1)  # all other cells need AdamW's rate
+        self.assertIn("lr_0.002-", state.failed[0])
         path = pathlib.Path(state.path)
         record = json.loads(path.read_text().splitlines()[0])
         name = record["cell"].replace("0.004", "0.002")
+        self.assertNotIn(f'"{name}"', path.read_text())
         path.write_text(path.read_text() + json.dumps(record | {"cell": name}) + "\n"  # the disk has space again
                         + '{"cell":"a/')  # and is full again
-        state = load()
-        state.may_run = True
-        with mock.patch("experiments.cells.run_cell", self.run_cell):
-            state.everything(table)
+        state, measured = run()
         self.assertEqual(state.failed, [])
         shutil.rmtree(out / "tiny" / "a")  # later commands read only the results
-        for again in (state, load()):
-            muon, teon = paper_tables.measure(table, again)
+        again, (table, *_) = self.load(out)
+        for muon, teon in (measured, paper_tables.measure(table, again)):
             self.assertEqual((muon.rate, paper_tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
             self.assertEqual(paper_tables.text_of_perplexity(teon.best), "diverged")
-            self.assertEqual([answer for *_, answer in paper_tables.verdict(table, [muon, teon])], ["diverged"])
-            self.assertRegex(paper_tables.render(table, again), r"\| Teon \| 0\.01 .*\| diverged \|")
+            self.assertEqual([answer for *_, answer in paper_tables.verdict([muon, teon])], ["diverged"])
+            self.assertRegex(paper_tables.render([muon, teon], again), r"\| Teon \| 0\.01 .*\| diverged \|")
         one = dataclasses.replace(muon.best[0], diverged=True)
         self.assertEqual(paper_tables.text_of_perplexity([muon.best[1], one]), "9.03, 1 diverged")
 
@@ -239,8 +231,7 @@ class ReproduceTest(Case):
         b.write_text("other text " * 50)
 
         def data(*texts):
-            return paper_runs.Data(scale, str(folder / "data"), *([str(path)] for path in texts),
-                                   say=lambda *_, **__: None)
+            return paper_runs.Data(scale, str(folder / "data"), *([str(path)] for path in texts))
 
         data(a).prepare("train_gpt2")
         data(a).prepare("train_gpt2")
@@ -256,7 +247,7 @@ class ReproduceTest(Case):
             scale = dataclasses.replace(self.load()[0].scale, vocabulary={"train_gpt2": name})
             with mock.patch("subprocess.run") as prepare:
                 prepare.return_value.returncode = 0
-                paper_runs.Data(scale, "d", ["a.txt"], ["b.txt"], say=lambda *_, **__: None).prepare("train_gpt2")
+                paper_runs.Data(scale, "d", ["a.txt"], ["b.txt"]).prepare("train_gpt2")
             words = [call.args[0] for call in prepare.call_args_list]
             self.assertEqual([w[w.index("--tokenizer") + 1] for w in words], [name, tokenizer])
 
@@ -268,62 +259,57 @@ class ReproduceTest(Case):
         bad.write_text("{")  # its writing was interrupted: the cell counts as not run
         self.assertIn("0 of 2 rows", self.reproduce("list", "--results", bad))
 
-    def load_with_losses(self, muon, teon):
-        """Returns Runs and tables; every cell of the first table has finished, with these losses (one per seed) at the
-        grid's best rate."""
-        state, all_tables = self.load()
-        table, model = all_tables[0], state.scale.models["a"]
-        state.results = {}
+    def measure(self, muon, teon, **changes):
+        """Returns the first table's rows, and Runs. Every cell has finished, with these losses (one per seed) at the
+        grid's best rate. `changes`: to the table."""
+        state, (table, *_) = self.load()
+        model, state.results = state.scale.models["a"], {}
 
-        def finish(cell, loss):
-            name = state.name(cell)
-            state.results[name] = paper_runs.Result(name, "", {"seed": cell.seed}, "", "", 1, 1, 0.5,
+        def finish(flags, rate, seed, loss):
+            name = paper.cell_of("train_gpt2", model, flags, rate, 0.004, seed).name
+            state.results[name] = paper_runs.Result(name, "", {"seed": seed}, "", "", 1, 1, 0.5,
                                               [[i, loss] for i in range(1, 11)], [[10, loss]], [])
 
         for factor in state.scale.grid:
             for name, losses in (("Muon", muon), ("Teon", teon)):
                 for seed, loss in enumerate(losses, 1):
-                    finish(paper.cell_of(table, table.row(name), model, model.rates["muon"] * factor, 0.004, seed),
-                           loss + (factor != 1))
-            adamw = paper.cell_of(*paper.adamw_row("train_gpt2"), model, model.rates["adamw"] * factor, None, 1)
-            finish(adamw, 3.0 + (factor != 1))  # sets the rate of the parameters that are not matrices
-        return state, all_tables
+                    flags = table.flags_of(table.row(name), model)
+                    finish(flags, model.rates["muon"] * factor, seed, loss + (factor != 1))
+            # Sets the rate of the parameters that are not matrices.
+            finish({"optimizer": "adamw"}, model.rates["adamw"] * factor, 1, 3.0 + (factor != 1))
+        return paper_tables.measure(dataclasses.replace(table, **changes), state), state
+
+    def axes_of(self, name, measured):
+        """Returns the axes of a figure."""
+        shown = []
+        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
+            paper_figures.draw(name, measured, self.folder)
+        return shown[0].axes
 
     @needs("matplotlib")
     def test_an_infinite_perplexity_is_shown(self):
-        state, (table, *_) = self.load_with_losses((2.0, 2.5), (800.0, 800.4))
-        _, teon = paper_tables.measure(table, state)
-        self.assertEqual(paper_tables.text_of_perplexity(teon.best), "over 1e304")
-        self.assertRegex(paper_tables.render(table, state), r"\| over 1e304 \| \+inf%, \+inf% to \+inf% \|")
-        row = dataclasses.replace(table.rows[1], paper_variance={"a": 1.0})
-        muon = dataclasses.replace(table.rows[0], paper_variance={"a": 1.0})
-        rendered = paper_tables.render(dataclasses.replace(table, variance=True, rows=[muon, row]), state)
+        measured, state = self.measure((2.0, 2.5), (800.0, 800.4))
+        self.assertEqual(paper_tables.text_of_perplexity(measured[1].best), "over 1e304")
+        self.assertRegex(paper_tables.render(measured, state), r"\| over 1e304 \| \+inf%, \+inf% to \+inf% \|")
+        for name in ("training", "validation", "rates", "time", "forest"):
+            self.assertTrue(paper_figures.draw(name, measured, self.folder / "pictures"), name)
+        rows = [dataclasses.replace(m.row, paper_variance={"a": 1.0}) for m in measured]
+        rendered = paper_tables.render(*self.measure((2.0, 2.5), (800.0, 800.4), variance=True, rows=rows))
         self.assertRegex(rendered, r"\| over 1e304 \|  \|")
         self.assertRegex(rendered, r"\| Muon \| .* ± .* \| 11\.4885 \|.* 30\.00 \| 1\.0000 \|")
-        for name in ("training", "validation", "rates", "time", "forest"):
-            self.assertTrue(paper_figures.draw(name, table, state, self.folder / "pictures"), name)
-
-    @needs("matplotlib")
-    def test_training_curves_show_every_method_with_the_default_orthogonalizer(self):
-        state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
-        svd = dataclasses.replace(table.row("Muon"), name="SVD", flags={"optimizer": "muon", "ortho": "svd"})
-        shown = []
-        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
-            paper_figures.draw("training", dataclasses.replace(table, rows=[*table.rows, svd]), state, self.folder)
-        self.assertEqual([[line.get_label() for line in axis.lines] for axis in shown[0].axes], [["Muon", "Teon"]])
 
     @needs("matplotlib")
     def test_curves_are_differences_to_muon(self):
-        state, (table, *_) = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
-        shown = []
-        with mock.patch("experiments.figures.save_figure", lambda figure, *_: shown.append(figure)):
-            paper_figures.draw("validation", table, state, self.folder)
-            paper_figures.draw("rates", table, state, self.folder)
-        of = {line.get_label(): line for line in shown[0].axes[0].lines}
+        measured, _ = self.measure((2.0, 2.5), (1.9, 2.38))
+        svd = dataclasses.replace(measured[0], row=dataclasses.replace(
+            measured[0].row, name="SVD", flags={"optimizer": "muon", "ortho": "svd"}))
+        for axis in self.axes_of("training", [*measured, svd]):
+            self.assertEqual([line.get_label() for line in axis.lines], ["Muon", "Teon"])
+        of = {line.get_label(): line for line in self.axes_of("validation", measured)[0].lines}
         self.assertEqual(set(of["Muon"].get_ydata()), {0})
         # Pairs of one seed: -10 and -12 per cent in the exponent.
         self.assertAlmostEqual(of["Teon"].get_ydata()[-1], 50 * (math.expm1(-0.1) + math.expm1(-0.12)))
-        of = {line.get_label(): line for line in shown[1].axes[0].lines}
+        of = {line.get_label(): line for line in self.axes_of("rates", measured)[0].lines}
         # The tuning seed's losses: 1.9 and 2.9 for Teon, 2.0 and 3.0 for Muon.
         self.assertAlmostEqual(min(of["Teon"].get_ydata()), 0)
         self.assertAlmostEqual(min(of["Muon"].get_ydata()), 100 * math.expm1(0.1))
@@ -332,39 +318,32 @@ class ReproduceTest(Case):
             self.assertNotEqual(teon, muon)  # each alone tells them apart
 
     def test_models_are_named_by_their_own_size(self):
-        scales = paper.load_scales(ROOT / "experiments")
-        by_id = {table.id: table for table in paper.load_tables(ROOT / "experiments")}
-        for table, model, name in (("gpt_controls", "gpt-1m", "GPT-2, 1.35M parameters"),
-                                   ("llama_controls", "llama-2m", "LLaMA, 1.84M parameters")):
-            cpu = scales["cpu"]
-            self.assertEqual(paper_figures.title_of(by_id[table], cpu, cpu.models[model]), name)
-        full = scales["full"]
-        self.assertEqual(paper_figures.title_of(by_id["gpt"], full, full.models["gpt-small"]), "gpt-small")
+        for table, title in (("gpt_controls", "GPT-2, 1.35M parameters"),
+                             ("llama_controls", "LLaMA, 1.84M parameters")):
+            state, all_tables = self.load(self.folder, ROOT / "experiments", "cpu")
+            (m, *_) = paper_tables.measure(next(t for t in all_tables if t.id == table), state)
+            self.assertEqual(paper_figures.title_of(m), title)
+            paper.plan_of.cache_clear()
+            with mock.patch("experiments.paper.ROOT", str(self.folder)):  # without programs
+                self.assertEqual(paper_figures.title_of(m), m.model.name)
 
     @needs("matplotlib")
     def test_differences_to_muon_and_colours(self):
-        state, all_tables = self.load_with_losses((2.0, 2.5), (1.9, 2.38))
-        table = all_tables[0]
-        teon = paper_tables.measure(table, state)[1]
+        measured, state = self.measure((2.0, 2.5), (1.9, 2.38))
+        teon = measured[1]
         self.assertEqual((teon.against_best.method, teon.against_best.n), ("pairs", 2))
         self.assertAlmostEqual(teon.against_best.difference, -0.11)
-        self.assertRegex(paper_tables.render(table, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
-        path = paper_figures.draw("forest", table, state, self.folder / "pictures")
-        self.assertGreater(pathlib.Path(path).stat().st_size, 5000)
-        # Two tables in one figure. The verdict on a row that the paper lacks is lower, higher or not decided.
-        own = dataclasses.replace(table, rows=[table.rows[0], dataclasses.replace(table.rows[1], paper={})])
-        self.assertGreater(pathlib.Path(paper_figures.plot_controls([table, own], state, self.folder / "c.png"))
-                           .stat().st_size, 5000)
-        found = paper_tables.measure(own, state)
+        self.assertRegex(paper_tables.render(measured, state), r"\| -10\.4%, -21\.1% to \+1\.7% \|")
+        # The verdict on a row that the paper lacks is lower, higher or not decided.
+        teon.row = dataclasses.replace(teon.row, paper={})
         for p, difference, said in ((0.01, -0.11, "lower"), (0.01, 0.11, "higher"), (0.5, -0.11, "not decided")):
-            found[1].against_best.p, found[1].against_best.difference = p, difference
-            (_, claimed, answer), = paper_tables.verdict(own, found)
+            teon.against_best.p, teon.against_best.difference = p, difference
+            (_, claimed, answer), = paper_tables.verdict(measured)
             self.assertEqual((claimed, answer.split(" (")[0]), ("-", said))
         for other in paper.load_tables(ROOT / "experiments"):
-            of = paper_figures.colors(other)
+            of, known = paper_figures.colors(other), paper_figures.COLORS
             self.assertEqual(len(set(of.values())), len(of), other.id)
             for name, color in of.items():
-                known = paper_figures.COLORS
                 self.assertEqual(known.get(name.removesuffix(", PolarExpress"),
                                            color if color not in known.values() else None), color, (other.id, name))
 
@@ -411,14 +390,13 @@ class ReproduceTest(Case):
 
     def test_the_documented_results_are_those_of_the_result_files(self):
         page = (ROOT / "docs/REPRODUCTION.md").read_text()
-        scales, all_tables = paper.load_scales(ROOT / "experiments"), paper.load_tables(ROOT / "experiments")
         for name in ("tiny", "cpu"):
-            state = paper_runs.Runs(scales[name], self.folder, paper_runs.Data(scales[name], self.folder),
-                                    ROOT / f"experiments/{name}_results.jsonl")
+            state, all_tables = self.load(self.folder, ROOT / "experiments", name,
+                                          ROOT / f"experiments/{name}_results.jsonl")
             for table in (table for table in all_tables if table.models_at(state.scale)):
-                verdicts = paper_tables.verdict(table, paper_tables.measure(table, state))
-                lines = ([" | ".join(line) for line in verdicts] if name == "tiny" else
-                         paper_tables.render(table, state).splitlines()
-                         + tables.as_markdown(*report.alignment(table, state)).splitlines()[2:])
+                measured = paper_tables.measure(table, state)
+                lines = ([" | ".join(line) for line in paper_tables.verdict(measured)] if name == "tiny" else
+                         paper_tables.render(measured, state).splitlines()
+                         + tables.as_markdown(*report.alignment(measured)).splitlines()[2:])
                 for line in lines:
                     self.assertIn(line, page, table.id)

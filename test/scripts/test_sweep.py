@@ -13,9 +13,10 @@ import time
 from unittest import mock
 
 import live
+import sweep
 from testing import SCRIPTS, Case, change_json, temporary_folder, write_run
 
-from experiments import cells, sweep
+from experiments import cells
 
 # Takes the flags of a training program and writes a run as the engine does. Executes FAKE before it writes the log;
 # LOSS is the final loss.

@@ -5,13 +5,13 @@
 #include <fstream>
 
 #include "data/tokenizer.h"
-#include "files/json.h"
 #include "model/gpt2.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "plan/parse_options.h"
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
+#include "test/support/json.h"
 #include "test/support/temp_dir.h"
 
 using namespace teon;
@@ -55,11 +55,11 @@ TEST_CASE("files/json: damaged text is refused, or read as another reader reads 
     for (int i = 0; i < rounds; ++i) {
         const std::string text = fuzz.damaged(seed, kJsonPieces);
         const json other = json::parse(text, nullptr, false);
-        json ours;
+        Json ours;
         const std::string said = refusal([&] { ours = parse_json(text, "some.json"); });
         INFO(text);
         if (said.empty()) {
-            REQUIRE(ours == other);
+            REQUIRE(library_json(ours) == other);
             ++accepted;
         } else {
             REQUIRE(said.starts_with("some.json: "));
@@ -127,8 +127,8 @@ TEST_CASE("plan/options: any words are options, or refused in one line that name
     const ModelFamily family = gpt2_family();
     Options defaults;
     std::vector<std::string> flags = {"--config", "--leyers", "-x", "--", "--=", "--lr="};
-    const json every = options_json(family, defaults);
-    for (auto row = every.begin(); row != every.end(); ++row) flags.push_back("--" + row.key());
+    const Json every = options_json(family, defaults);
+    for (const auto& [name, value] : every.members()) flags.push_back("--" + name);
     constexpr const char* kValues[] = {"0",     "1",     "-1",   "3",    "0.5",     "1e9",    "1e999", "nan",
                                        "512Ki", "",      " ",    "on",   "off",     "maybe",  "q",     "q=0.5",
                                        "q=",    "=",     ",",    ",,",   "q,k",     "tiny",   "teon",  "muon",
@@ -159,7 +159,7 @@ TEST_CASE("plan/options: any words are options, or refused in one line that name
         if (said.empty()) continue;
         auto named = [&](const std::string& part) {
             return !part.empty() &&
-                   (said.find(part) != std::string::npos || said.find(shown(json(part))) != std::string::npos);
+                   (said.find(part) != std::string::npos || said.find(shown(part)) != std::string::npos);
         };
         const bool names_a_word = std::any_of(words.begin(), words.end(), [&](const std::string& word) {
             const size_t equals = std::min(word.find('='), word.size());

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -32,7 +31,7 @@ struct Disk : FileOps {
     int sync(int file) override { return broken ? (errno = EIO, -1) : FileOps::sync(file); }
 };
 
-void step(MetricsFile& log, int64_t n) { log.write(nlohmann::ordered_json{{"kind", "step"}, {"step", n}}); }
+void step(MetricsFile& log, int64_t n) { log.write({{"kind", "step"}, {"step", n}}); }
 
 }  // namespace
 
@@ -96,7 +95,7 @@ TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, wha
         saved = log.position();
         whole = read_file(path);
         REQUIRE(saved->bytes == std::ssize(whole));
-        log.write(nlohmann::ordered_json{{"kind", "eval"}, {"step", 20}});
+        log.write({{"kind", "eval"}, {"step", 20}});
         step(log, 21);
     }
     const std::string later = read_file(path).substr(whole.size());
