@@ -290,7 +290,7 @@ TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a m
     }
 }
 
-// That each source gives every window once an epoch, and that resumed runs and ranks continue the order, is tested above.
+// Epochs, resumed runs and ranks are tested above.
 TEST_CASE("data/loader: a mixture keeps its shares in blocks of 10,000 and at every length, in an order of its seed") {
     const Mixture mixture({300, 41, 7}, {0.7, 0.2, 0.1});
     const std::vector<Drawn> seen = take_samples(mixture, mixture.options(3), 20000);

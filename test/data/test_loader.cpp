@@ -102,14 +102,6 @@ TEST_CASE("data/loader: without shuffling, windows come in the order of the file
     }
 }
 
-TEST_CASE("data/loader: a short last shard gives its whole windows") {
-    Corpus corpus({161, 161, 40}, 1000);
-    Loader loader(corpus.open(), {.T = 16, .vocab_size = 1000, .shuffle = false});
-    REQUIRE(loader.windows() == 10 + 10 + 2);
-    Corpus shorter({161, 161, 16}, 1000);
-    REQUIRE(Loader(shorter.open(), {.T = 16, .vocab_size = 1000}).windows() == 20);
-}
-
 TEST_CASE("data/loader: shuffled, each window comes once an epoch, in an order that depends on epoch and seed") {
     Corpus corpus({3001, 70, 1500, 8, 900}, 60000);
     for (int T : {7, 64}) {

@@ -311,18 +311,6 @@ TEST_CASE("data/shards: a stale handle is opened again, and must be the file tha
     REQUIRE(out[0] == 500);
 }
 
-TEST_CASE("data/shards: a shard cut short while open is an error that names it") {
-    TempDir folder;
-    write_shard(folder / "a.bin", counting(300));
-    ShardReader reader(open_shards(folder / "a.bin", ""), 1000);
-    std::vector<int> out(10);
-    reader.read(out.data(), 0, 290, 10);
-    std::filesystem::resize_file(folder / "a.bin", 1024 + 2 * 295);
-    REQUIRE_NOTHROW(reader.read(out.data(), 0, 280, 10));
-    REQUIRE(
-        contains(error_of([&] { reader.read(out.data(), 0, 290, 10); }), "a.bin: ends at byte 1614, expected 1624"));
-}
-
 TEST_CASE("data/shards: more shards than may be open at once are read in any order") {
     TempDir folder;
     const int count = 600;
