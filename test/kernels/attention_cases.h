@@ -169,7 +169,7 @@ inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<b
     }
 }
 
-// ---- Properties of every implementation. run(s, in) returns an AttentionResult<T>. ------------------------------------
+// ---- Properties of every implementation. run(s, in) returns an AttentionResult<T>. --------------------------------
 
 // Rows [begin, end) of the inputs, without documents and dropout.
 template <typename T>

@@ -90,7 +90,9 @@ void read_metrics(bool planted) {
 // Copies batches through kSlots pinned and device buffers on a stream for copies, as the loader does. Each fault leaves
 // out one wait or record.
 enum class Wait { none, host_for_copy, copy_for_use, use_for_copy, recorded };
-void load(Wait missing) {
+template <Wait PLANTED>
+void load(bool planted) {
+    const Wait missing = planted ? PLANTED : Wait::none;
     Stream stream;
     Stream copies;
     constexpr int kSlots = 2;
@@ -117,15 +119,13 @@ void load(Wait missing) {
         expect(test::fetch(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
     copies.synchronize();
 }
-void overwrite_upload(bool planted) { load(planted ? Wait::host_for_copy : Wait::none); }
-void copy_into_use(bool planted) { load(planted ? Wait::copy_for_use : Wait::none); }
-void use_before_copy(bool planted) { load(planted ? Wait::use_for_copy : Wait::none); }
-void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none); }
 
 // Moves the activations that blocks save to the host and back through buffers that the blocks use in turn, for two
 // micro-batches, as ActivationOffload does. Each fault leaves out one wait.
 enum class Move { none, computed, stored, fetched, freed };
-void offload(Move missing) {
+template <Move PLANTED>
+void offload(bool planted) {
+    const Move missing = planted ? PLANTED : Move::none;
     Stream compute;
     Stream copies;
     constexpr int kBlocks = 6;
@@ -168,13 +168,14 @@ void offload(Move missing) {
                    static_cast<float>(10 * pass + block + 1));
     copies.synchronize();
 }
-void stored_before_computed(bool planted) { offload(planted ? Move::computed : Move::none); }
-void overwritten_before_stored(bool planted) { offload(planted ? Move::stored : Move::none); }
-void used_before_fetched(bool planted) { offload(planted ? Move::fetched : Move::none); }
-void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none); }
 
 // Another stream (a communicator's) changes gradients in place between the backward pass and the optimizer.
-void exchange(bool begin, bool join) {
+// Each fault leaves out one wait.
+enum class Order { begin, join };
+template <Order PLANTED>
+void exchange(bool planted) {
+    const bool begin = !planted || PLANTED != Order::begin;
+    const bool join = !planted || PLANTED != Order::join;
     Stream stream;
     Stream own_stream;
     Event ready;
@@ -197,8 +198,6 @@ void exchange(bool begin, bool join) {
     expect(test::fetch(weights, stream).data(), kN, 3.0f);
     own_stream.synchronize();
 }
-void exchange_too_early(bool planted) { exchange(!planted, true); }
-void exchange_not_joined(bool planted) { exchange(true, !planted); }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
@@ -399,16 +398,16 @@ struct Fault {
 
 constexpr Fault kFaults[] = {
     {"metrics read before the step's end", "wrong result", read_metrics},
-    {"an upload's source overwritten", "wrong result", overwrite_upload},
-    {"a batch copied over one in use", "wrong result", copy_into_use},
-    {"a batch used before it is copied", "wrong result", use_before_copy},
-    {"an event waited for but never recorded", "wrong result", forgotten_record},
-    {"activations stored before they are computed", "wrong result", stored_before_computed},
-    {"activations overwritten before they are stored", "wrong result", overwritten_before_stored},
-    {"activations used before they are fetched", "wrong result", used_before_fetched},
-    {"activations fetched over those in use", "wrong result", fetched_into_use},
-    {"gradients exchanged before they are ready", "wrong result", exchange_too_early},
-    {"gradients used before they are exchanged", "wrong result", exchange_not_joined},
+    {"an upload's source overwritten", "wrong result", load<Wait::host_for_copy>},
+    {"a batch copied over one in use", "wrong result", load<Wait::copy_for_use>},
+    {"a batch used before it is copied", "wrong result", load<Wait::use_for_copy>},
+    {"an event waited for but never recorded", "wrong result", load<Wait::recorded>},
+    {"activations stored before they are computed", "wrong result", offload<Move::computed>},
+    {"activations overwritten before they are stored", "wrong result", offload<Move::stored>},
+    {"activations used before they are fetched", "wrong result", offload<Move::fetched>},
+    {"activations fetched over those in use", "wrong result", offload<Move::freed>},
+    {"gradients exchanged before they are ready", "wrong result", exchange<Order::begin>},
+    {"gradients used before they are exchanged", "wrong result", exchange<Order::join>},
     {"device memory read by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_read, true},
     {"device memory written by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_write, true},
     {"scratch freed while a kernel needs it", "which is in no allocation", freed_early},

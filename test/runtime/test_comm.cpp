@@ -288,13 +288,8 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         o.batch_tokens = int64_t{B} * 8 * ctx.comm->size();
         o.optimizer.method = method;
         Optimizer optimizer(params, o.optimizer, ctx);
-        LoaderOptions l;
-        l.B = B;
-        l.T = 8;
-        l.vocab_size = 29;
-        l.rank = ctx.comm->rank();
-        l.ranks = ctx.comm->size();
-        Loader loader(open_shards(folder.path(), "train"), l);
+        Loader loader(open_shards(folder.path(), "train"),
+                      {.B = B, .T = 8, .vocab_size = 29, .rank = ctx.comm->rank(), .ranks = ctx.comm->size()});
         Trainer trainer(*model, optimizer, loader, o, ctx);
         auto weights = [&] { return fetch(masters_of(params), params.table().size(), ctx.stream); };
         // Damages a weight in the last rank's copy that another rank owns. The owner's broadcast repairs it.

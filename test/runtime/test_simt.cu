@@ -177,9 +177,9 @@ __global__ void masks_kernel(int* out) {
 
 // --- reductions -------------------------------------------------------------------------------------------------
 
-// Warp reductions, and the definition of warp_sum by shuffles, which must give the same bits.
-__global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, int* int_sum, int* int_max,
-                                   const float* in, const int* int_in) {
+// Warp reductions. again: the definition of warp_sum by shuffles, which must give the same bits.
+__global__ void warp_reduce_kernel(float* sum, float* again, float* max, int* int_sum, int* int_max, const float* in,
+                                   const int* int_in) {
     wait_for_earlier_kernels();
     const int64_t i = global_thread();
     float x = in[i];
@@ -188,17 +188,18 @@ __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, i
     int_sum[i] = warp_sum(int_in[i]);
     int_max[i] = warp_max(int_in[i]);
     for (int bit = 16; bit > 0; bit /= 2) x = x + __shfl_xor_sync(kFull, x, bit);
-    by_shuffles[i] = x;
+    again[i] = x;
 }
 
-// Several block reductions in a row, without barriers in between.
-__global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* int_max, const float* in,
+// Several block reductions in a row, without barriers in between. again: a difference of two sums.
+__global__ void block_reduce_kernel(float* sum, float* again, float* max, int* int_sum, int* int_max, const float* in,
                                     const int* int_in) {
     wait_for_earlier_kernels();
     const int64_t i = global_thread();
     const float first = block_sum(in[i]);
     const float second = block_sum(2.0f * in[i]);
-    sum[i] = second - first;
+    sum[i] = first;
+    again[i] = second - first;  // doubling is exact
     max[i] = block_max(in[i]);
     int_sum[i] = block_sum(int_in[i]);
     int_max[i] = block_max(int_in[i]);
@@ -211,6 +212,44 @@ float butterfly(std::vector<float> x) {
         for (int i = 0; i < 32; ++i) x[i] = before[i] + before[i ^ bit];
     }
     return x[0];
+}
+
+// Checks a kernel that reduces groups of `width` threads. sum_of(begin): the float sum of a group's values, by definition.
+template <auto Kernel, typename F>
+void check_reductions(int blocks, int threads, int width, F sum_of) {
+    CAPTURE(blocks, threads);
+    Stream stream;
+    const int n = threads * blocks;
+    const std::vector<float> x = random_values<float>(n, 1);
+    std::vector<int> ints = random_ints(n, 2, 2000001);
+    for (int& i : ints) i -= 1000000;
+    std::vector<float> sum(n);
+    std::vector<float> max(n);
+    std::vector<int> int_sum(n);
+    std::vector<int> int_max(n);
+    for (int begin = 0; begin < n; begin += width) {
+        const int end = begin + width;
+        std::fill(sum.begin() + begin, sum.begin() + end, sum_of(x.begin() + begin));
+        std::fill(max.begin() + begin, max.begin() + end, *std::max_element(x.begin() + begin, x.begin() + end));
+        std::fill(int_sum.begin() + begin, int_sum.begin() + end,
+                  std::accumulate(ints.begin() + begin, ints.begin() + end, 0));
+        std::fill(int_max.begin() + begin, int_max.begin() + end,
+                  *std::max_element(ints.begin() + begin, ints.begin() + end));
+    }
+    Guarded<float> in(x, stream);
+    Guarded<int> int_in(ints, stream);
+    Guarded<float> out_sum(n, stream);
+    Guarded<float> out_again(n, stream);
+    Guarded<float> out_max(n, stream);
+    Guarded<int> out_int_sum(n, stream);
+    Guarded<int> out_int_max(n, stream);
+    launch<Kernel>({blocks, threads}, stream, out_sum.data(), out_again.data(), out_max.data(), out_int_sum.data(),
+                   out_int_max.data(), in.data(), int_in.data());
+    REQUIRE(same_bits(out_sum.get(), sum));
+    REQUIRE(same_bits(out_again.get(), sum));
+    REQUIRE(same_bits(out_max.get(), max));
+    REQUIRE(same_bits(out_int_sum.get(), int_sum));
+    REQUIRE(same_bits(out_int_max.get(), int_max));
 }
 
 // --- atomics and arguments --------------------------------------------------------------------------------------
@@ -380,76 +419,16 @@ TEST_CASE("runtime/simt: parts of a warp shuffle under masks of their own") {
 }
 
 TEST_CASE("runtime/simt: warp_sum and warp_max equal the butterfly of shuffles bit for bit") {
-    Stream stream;
-    const int threads = 128;
-    const int blocks = 5;
-    const int n = threads * blocks;
-    const std::vector<float> x = random_values<float>(n, 1);
-    std::vector<int> ints = random_ints(n, 2, 2000001);
-    for (int& i : ints) i -= 1000000;
-    std::vector<float> sum(n);
-    std::vector<float> max(n);
-    std::vector<int> int_sum(n);
-    std::vector<int> int_max(n);
-    for (int i = 0; i < n; ++i) {
-        const int w = i / 32 * 32;
-        sum[i] = butterfly({x.begin() + w, x.begin() + w + 32});
-        max[i] = *std::max_element(x.begin() + w, x.begin() + w + 32);
-        int_sum[i] = std::accumulate(ints.begin() + w, ints.begin() + w + 32, 0);
-        int_max[i] = *std::max_element(ints.begin() + w, ints.begin() + w + 32);
-    }
-    Guarded<float> in(x, stream);
-    Guarded<float> out_sum(n, stream);
-    Guarded<float> out_shuffles(n, stream);
-    Guarded<float> out_max(n, stream);
-    Guarded<int> int_in(ints, stream);
-    Guarded<int> out_int_sum(n, stream);
-    Guarded<int> out_int_max(n, stream);
-    launch<warp_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_shuffles.data(), out_max.data(),
-                               out_int_sum.data(), out_int_max.data(), in.data(), int_in.data());
-    REQUIRE(same_bits(out_shuffles.get(), sum));
-    REQUIRE(same_bits(out_sum.get(), sum));
-    REQUIRE(same_bits(out_max.get(), max));
-    REQUIRE(same_bits(out_int_sum.get(), int_sum));
-    REQUIRE(same_bits(out_int_max.get(), int_max));
+    check_reductions<warp_reduce_kernel>(5, 128, 32, [](auto x) { return butterfly({x, x + 32}); });
 }
 
 TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their results, for all block sizes") {
-    Stream stream;
-    for (int threads = 32; threads <= 1024; threads += 32) {
-        CAPTURE(threads);
-        const int blocks = 2;
-        const int n = threads * blocks;
-        const std::vector<float> x = random_values<float>(n, 3);
-        const std::vector<int> ints = random_ints(n, 4, 100000);
-        std::vector<float> sum(n);
-        std::vector<float> max(n);
-        std::vector<int> int_sum(n);
-        std::vector<int> int_max(n);
-        for (int b = 0; b < n; b += threads) {
+    for (int threads = 32; threads <= 1024; threads += 32)
+        check_reductions<block_reduce_kernel>(2, threads, threads, [&](auto x) {
             std::vector<float> per_warp(32);
-            for (int w = 0; w < threads; w += 32)
-                per_warp[w / 32] = butterfly({x.begin() + b + w, x.begin() + b + w + 32});
-            for (int i = b; i < b + threads; ++i) {
-                sum[i] = butterfly(per_warp);  // doubling is exact, so second - first equals first
-                max[i] = *std::max_element(x.begin() + b, x.begin() + b + threads);
-                int_sum[i] = std::accumulate(ints.begin() + b, ints.begin() + b + threads, 0);
-                int_max[i] = *std::max_element(ints.begin() + b, ints.begin() + b + threads);
-            }
-        }
-        Guarded<float> in(x, stream);
-        Guarded<float> out_sum(n, stream);
-        Guarded<float> out_max(n, stream);
-        Guarded<int> int_in(ints, stream);
-        Guarded<int> out_int_sum(n, stream);
-        Guarded<int> out_int_max(n, stream);
-        launch<block_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_max.data(), out_int_sum.data(),
-                                    out_int_max.data(), in.data(), int_in.data());
-        REQUIRE(same_bits(out_sum.get(), sum));
-        REQUIRE(same_bits(out_max.get(), max));
-        REQUIRE(same_bits(out_int_sum.get(), int_sum));
-        REQUIRE(same_bits(out_int_max.get(), int_max));
-    }
+            for (int w = 0; w < threads; w += 32) per_warp[w / 32] = butterfly({x + w, x + w + 32});
+            return butterfly(per_warp);
+        });
 }
 
 TEST_CASE("runtime/simt: atomicAdd loses nothing over many blocks and threads") {

@@ -196,12 +196,8 @@ struct TrainedSteps {
 TrainedSteps train(int steps, Method method, float skip_spikes, std::function<void(int64_t, float&, float&)> plant) {
     TempDir folder;
     write_shard(folder / "a_train_000000.bin", std::vector<uint32_t>(4000, 1));
-    LoaderOptions l;
-    l.B = kB;
-    l.T = kT;
-    l.vocab_size = 2;
     Context context;
-    Loader loader(open_shards(folder.path(), "train"), l);
+    Loader loader(open_shards(folder.path(), "train"), {.B = kB, .T = kT, .vocab_size = 2});
     PlantedModel model(context.stream);
     model.plant = std::move(plant);
     TrainerOptions o;

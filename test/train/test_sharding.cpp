@@ -72,13 +72,8 @@ void check(const char* sharding) {
         std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, rank));
         Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
         model->params().initialize(1, ctx.stream);
-        LoaderOptions l;
-        l.B = plan.run.B;
-        l.T = plan.run.T;
-        l.vocab_size = plan.config.V;
-        l.rank = rank;
-        l.ranks = ranks;
-        Loader loader(open_shards(folder.path(), "train"), l);
+        Loader loader(open_shards(folder.path(), "train"),
+                      {.B = plan.run.B, .T = plan.run.T, .vocab_size = plan.config.V, .rank = rank, .ranks = ranks});
         TrainerOptions o;
         o.steps = 10;
         o.micro_steps = plan.micro_steps;

@@ -78,13 +78,7 @@ private:
         write_shard(folder / "a_train_000000.bin", tokens);
         return Loader(open_shards(folder.path(), "train"), loader_options());
     }
-    static LoaderOptions loader_options() {
-        LoaderOptions l;
-        l.B = kB;
-        l.T = kT;
-        l.vocab_size = kV;
-        return l;
-    }
+    static LoaderOptions loader_options() { return {.B = kB, .T = kT, .vocab_size = kV}; }
     static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho, bool ahead) {
         TrainerOptions o;
         o.steps = 12;
