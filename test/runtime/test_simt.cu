@@ -214,7 +214,7 @@ float butterfly(std::vector<float> x) {
     return x[0];
 }
 
-// Checks a kernel that reduces groups of `width` threads. sum_of(begin): the float sum of a group's values, by definition.
+// Checks a kernel that reduces groups of `width` threads. sum_of(begin): the sum of a group's values in float.
 template <auto Kernel, typename F>
 void check_reductions(int blocks, int threads, int width, F sum_of) {
     CAPTURE(blocks, threads);
