@@ -162,7 +162,7 @@ class Runs:
         unfinished run that began with other ones than today's."""
         today = {"engine": self.engine(cell.program), "options": self.options(cell)}
         try:
-            begun = read_object(folder + ".json", [("engine", str), ("options", dict)])
+            begun = read_object(folder + ".json", {"engine": str, "options": dict})
         except BadRun:
             begun = None
         if begun and (begun == today or cells.is_finished(folder)):
