@@ -79,13 +79,6 @@ TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
 
 
 class DamagedTest(Case):
-    def refusal(self, *command, status=(1, 2)):
-        """Returns the one line on standard error with which a script ends."""
-        done = self.run_here(*command, expect=None)
-        self.assertIn(done.returncode, status, (command, done.stderr))
-        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-        return done.stderr
-
     def each(self, make, file, damages, *scripts):
         for number, (name, damage) in enumerate(damages.items()):
             target = make(self.folder / f"{file.replace('/', '-')}-{number}")
@@ -95,7 +88,7 @@ class DamagedTest(Case):
             self.assertNotEqual(path.read_bytes(), before, name)
             for script, *arguments in scripts:
                 with self.subTest(file=file, damage=name, script=script):
-                    self.assertIn(str(path), self.refusal(script, target, *arguments))
+                    self.assertIn(str(path), self.error_here(script, target, *arguments, expect=1))
 
     def test_runs(self):
         readers = [["watch.py", "--once"], ["follow.py", "--to", "wandb"],
@@ -135,25 +128,16 @@ class DamagedTest(Case):
                 self.assertIn(r"\x1b", text)
 
     def test_the_step_in_trainer_json_must_be_the_folders(self):
-        folder = self.folder / "step_00000005"
-        folder.mkdir()
-        (folder / "config.json").write_text('{"architectures": []}')
-        series = {"mean": 1.0, "variance": 0.0, "count": 1}
-        run = {"model": {}, "steps": 9, "program": "train_gpt2", "version": "0", "options": {}}
-        state = {"run": run, "step": 6, "tokens": 1, "next_sample": 1, "updates": 1,
-                 "guard": {"skipped_in_row": 0, "loss": series, "grad_norm": series}}
-        (folder / "trainer.json").write_text(json.dumps(state))
-        self.assertIn("trainer.json: of step 6, not of this folder's", self.refusal("inspect_checkpoint.py", folder))
+        folder = write_checkpoint(self.folder / "step_00000006")
+        self.assertIn("trainer.json: of step 5, not of this folder's",
+                      self.error_here("inspect_checkpoint.py", folder, expect=1))
 
     def test_the_state_of_a_long_run_fits_80_columns(self):
         run = write_run(self.folder / "run")
         change_json(run / "config.json", run={"steps": 10**6})
         path = run / "metrics.jsonl"
-        lines = [json.loads(text) for text in path.read_text().splitlines()]
-        for number, step in enumerate(lines):
-            if step["kind"] == "step":
-                lines[number] |= {"ms": 12970.0, "tokens_per_s": 4.3e6, "tokens": 15 * 10**12}
-        path.write_text("".join(json.dumps(step) + "\n" for step in lines))
+        path.write_text(path.read_text().replace('"ms": 10.0', '"ms": 12970.0').replace(
+            '"tokens_per_s": 10000.0', '"tokens_per_s": 4.3e6').replace('"tokens": 2000', '"tokens": 15000000000000'))
         with mock.patch.dict(os.environ, COLUMNS="80"):
             output = self.run_here("watch.py", run, "--once").stdout
         self.assertRegex(output, "h.*m left\n")
@@ -187,10 +171,10 @@ class DamagedTest(Case):
             for content in contents:
                 with self.subTest(file=file, content=content[:40]):
                     (folder / file).write_bytes(content)
-                    self.assertIn("manifest.json", self.refusal(*words))
+                    self.assertIn("manifest.json", self.error_here(*words, expect=1))
             (folder / file).write_bytes(before)
         (folder / "t_val_000000.bin").unlink()
-        self.assertIn("t_val_000000.bin: No such file", self.refusal(*words))
+        self.assertIn("t_val_000000.bin: No such file", self.error_here(*words, expect=1))
 
     @needs("numpy")
     def test_a_checkpoint_cannot_control_the_terminal(self):
@@ -244,4 +228,4 @@ class DamagedTest(Case):
                         b"[grid]\nlr = []", b"command = ['true']\nseeds = [[1]]", b"command = \"a 'b\""):
             with self.subTest(content=content):
                 (self.folder / "s.toml").write_bytes(content)
-                self.assertIn("s.toml", self.refusal("sweep.py", self.folder / "s.toml", status=(2,)))
+                self.assertIn("s.toml", self.error_here("sweep.py", "s.toml"))

@@ -70,9 +70,7 @@ class SweepTest(Case):
 
     def refused(self, *arguments, **how):
         """Returns the one line with which a sweep is refused."""
-        error = self.sweep(*arguments, expect=2, **how).stderr
-        self.assertEqual(error.count("\n"), 1, error)
-        return error
+        return self.error_here("sweep.py", *self.words(*arguments, **how))
 
     def wait_for(self, what):
         """Waits until the condition holds; without a limit, because the test runner has one."""

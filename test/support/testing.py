@@ -142,6 +142,12 @@ class Case(unittest.TestCase):
             self.assertEqual(status, expect, done.stdout[-4000:] + done.stderr[-4000:])
         return done
 
+    def error_here(self, name, *words, expect=2):
+        """Returns the one line on standard error with which a script refuses to run in this process."""
+        error = self.run_here(name, *words, expect=expect).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        return error
+
     def error_of(self, *command, expect=2, **how):
         """Returns the one line on standard error with which a program refuses to run."""
         error = self.call(*command, expect=expect, **how).stderr
