@@ -37,18 +37,20 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # ---- sources -------------------------------------------------------------------------------------------------------
 # Wildcards find all sources. Each *.cu in this folder is a program. A file belongs to both backends unless ONLY_cpu or
 # ONLY_cuda matches it.
-ONLY_cpu  := $(filter-out cpu/cgroup.cpp cpu/system_memory.cpp,$(wildcard cpu/*.cpp)) gpusim/% test/cpu/% \
+ONLY_cpu  := $(filter-out cpu/cgroup.cpp cpu/system_memory.cpp,$(wildcard cpu/*.cpp)) cpu/group% gpusim/% test/cpu/% \
              runtime/tiles% kernels/attention_tiled%
 ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
-# Five files of these folders at a time are compiled as one: most of the time of one file goes to headers and templates
-# (json.hpp alone: a second) that its neighbours use, too. APART: files with flags of their own, and the largest, with
-# which a group would take more than the memory of a job. $(call fives,FOLDER,FILES) returns the groups as files, and
-# sets FILES_<group>.
-GROUPED   := files data options checkpoint generation plan train
-APART     := options/version.cpp plan/options.cpp
+# Five files of these folders at a time are compiled as one: most of the time of one file goes to headers that its
+# neighbours include, too. APART: files with flags of their own, of one backend, large ones, and those whose unnamed
+# functions are called as their neighbours' are. $(call fives,FOLDER,FILES) returns the groups as files, and sets
+# FILES_<group>.
+GROUPED   := base cpu runtime $(STEERING)
+APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
+             cpu/system_memory.cpp optim/soap.cpp plan/options.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
+             model/qwen3.cpp
 fives      = $(if $2,$(eval FILES_$1/group$(words $3 x) := $(wordlist 1,5,$2))$1/group$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))
 GROUPS    := $(strip $(foreach f,$(GROUPED),$(call fives,$f,$(filter-out $(APART),$(wildcard $f/*.cpp)))))

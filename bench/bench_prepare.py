@@ -27,15 +27,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from arguments import Parser
+from starts import cpu_seconds
 from teon_data import tokenizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DATA = os.path.join(ROOT, "..", "shared", "data")
-
-
-def cpu_seconds(who):
-    usage = resource.getrusage(who)
-    return usage.ru_utime + usage.ru_stime
 
 
 def plain(encoding, texts):
@@ -48,11 +44,11 @@ def plain(encoding, texts):
 
 def prepare(path, out, bpe_dir, workers):
     """(seconds, processor seconds of all its processes, tokens) of a whole run of prepare.py."""
-    began, cpu = time.perf_counter(), cpu_seconds(resource.RUSAGE_CHILDREN)
+    began, cpu = time.perf_counter(), cpu_seconds()
     subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "prepare.py"), path, "--bpe-dir", bpe_dir,
                     "--out", out, "--workers", str(workers), "--shard-tokens", "10M"],
                    check=True, stdout=subprocess.DEVNULL)
-    seconds, cpu = time.perf_counter() - began, cpu_seconds(resource.RUSAGE_CHILDREN) - cpu
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
     with open(os.path.join(out, "manifest.json"), encoding="utf-8") as file:
         tokens = json.load(file)["tokens"]
     shutil.rmtree(out)

@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -39,11 +38,6 @@ MODELS = {
 }
 
 
-def cpu_seconds():
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def flags(model, *left_out):
     return [word for name, value in model.items() if name not in left_out
             for word in (f"--{name.replace('_', '-')}", value)]
@@ -55,9 +49,9 @@ def our_flags(model, dtype):
 
 
 def ours(model, dtype, shard, steps):
-    before = cpu_seconds()
+    before = starts.cpu_seconds()
     metrics = starts.train(shard, *our_flags(model, dtype), steps=steps, program=f"train_{model['family']}")
-    return statistics.median(m["tokens_per_s"] for m in metrics), (cpu_seconds() - before) / steps
+    return statistics.median(m["tokens_per_s"] for m in metrics), (starts.cpu_seconds() - before) / steps
 
 
 def torchs(python, kind, model, dtype, steps):

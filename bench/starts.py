@@ -1,7 +1,8 @@
-"""Starts ./train_gpt2 or ./train_llama on random tokens, for the benchmarks."""
+"""Starts ./train_gpt2 or ./train_llama on random tokens, and counts processor time, for the benchmarks."""
 
 import pathlib
 import random
+import resource
 import subprocess
 import tempfile
 
@@ -25,6 +26,12 @@ def train(shard, *flags, steps, program="train_gpt2"):
                    f"{folder}/run", *flags]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
         return [line for line in Metrics(f"{folder}/run").of_kind("step") if line["step"] > steps // 4]
+
+
+def cpu_seconds(who=resource.RUSAGE_CHILDREN):
+    """Returns the processor time of ended children, or of this process."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 def on_gpu():

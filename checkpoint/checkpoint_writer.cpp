@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
 #include "base/hash.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
+#include "files/file.h"
 #include "files/json.h"
 
 namespace teon {
@@ -144,8 +144,7 @@ void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
 
 std::string CheckpointWriter::mark_best(int64_t step) {
     if (thread_.joinable()) thread_.join();
-    std::error_code error;
-    if (best_checkpoint(plan_.run_folder) == step || !std::filesystem::exists(folder_of(step), error)) return "";
+    if (best_checkpoint(plan_.run_folder) == step || !path_exists(folder_of(step))) return "";
     try {
         link_best(step);
         return "";

@@ -21,10 +21,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxHeader = 100'000'000;  // the format's own limit
 
 // Returns a whole number from 0 to INT64_MAX; -1 if the value is none.
-int64_t natural(const Json& value) {
-    const auto* number = std::get_if<int64_t>(&value.kind());
-    return number ? *number : -1;
-}
+int64_t natural(const Json& value) { return value.kind() == Json::Kind::integer ? value.get<int64_t>() : -1; }
 
 TensorInfo parse_tensor(const std::string& path, const std::string& name, const Json& j, int64_t data_begin,
                         int64_t data_bytes) {

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMaxPrimitives = 4096;
 
 // Never destroyed: threads may outlive main's statics.
-dnnl::engine& engine() {
+dnnl::engine& dnnl_engine() {
     static auto& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
     return engine;
 }
@@ -49,10 +49,10 @@ dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::m
                                       const dnnl::primitive_attr& attributes) {
     using dnnl::matmul;
 #if DNNL_VERSION_MAJOR >= 3
-    if (!bias) return {engine(), a, b, c, attributes};
-    return {engine(), a, b, *bias, c, attributes};
+    if (!bias) return {dnnl_engine(), a, b, c, attributes};
+    return {dnnl_engine(), a, b, *bias, c, attributes};
 #else
-    return {bias ? matmul::desc(a, b, *bias, c) : matmul::desc(a, b, c), attributes, engine()};
+    return {bias ? matmul::desc(a, b, *bias, c) : matmul::desc(a, b, c), attributes, dnnl_engine()};
 #endif
 }
 
@@ -105,7 +105,7 @@ std::shared_ptr<const Primitive> primitive(const ProductKind& s) {
     return primitives[s] = make_primitive(s);
 }
 
-Worker::Worker() : stream_(engine()) {}
+Worker::Worker() : stream_(dnnl_engine()) {}
 
 Worker& Worker::mine() {
     static thread_local Worker worker;
@@ -140,7 +140,7 @@ Worker::Arguments& Worker::arguments_of(const std::shared_ptr<const Primitive>& 
     if (scratchpad_.size() < lines) scratchpad_.resize(lines);
     Arguments made{p, {}, {}};
     auto add = [&](int name, const dnnl::memory::desc& description) {
-        made.memories.emplace_back(description, engine(), nullptr);
+        made.memories.emplace_back(description, dnnl_engine(), nullptr);
         made.named.push_back({name, made.memories.back().get()});
     };
     add(DNNL_ARG_SRC, d.src_desc());

@@ -28,12 +28,12 @@ std::vector<int> TextEncoder::encode(std::string_view text) {
     CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");
     std::vector<int> tokens;
     const Json answer = answer_of(server_, {{"text", text}}, "tokens", folder_);
-    for (const Json& token : answer.items()) tokens.push_back(json_value<int>(token, folder_ + ": token"));
+    for (const Json& token : answer.items()) tokens.push_back(token.get<int>(folder_ + ": token"));
     return tokens;
 }
 
 std::string TextEncoder::tokens_bin() {
-    const auto digits = json_value<std::string>(answer_of(server_, {{"table", true}}, "tokens_bin", folder_), folder_);
+    const auto digits = answer_of(server_, {{"table", true}}, "tokens_bin", folder_).get<std::string>(folder_);
     const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
     std::string bytes;
     for (size_t i = 0; i + 1 < digits.size(); i += 2)

@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 
 #include "base/hash.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
+#include "files/file.h"
 
 namespace teon {
 
@@ -54,8 +54,7 @@ private:
 }  // namespace
 
 std::optional<TextIdentity> text_identity(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
-    std::error_code error;
-    if (data.shards.empty() || !std::filesystem::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
+    if (data.shards.empty() || !path_exists(tokenizer + "/tokens.bin")) return std::nullopt;
     const Tokenizer tokens(tokenizer);
     ShardReader reader(data.shards, tokens.vocab_size());
     TextHash hash;

@@ -91,6 +91,16 @@ std::string sampled_hash(const std::string& path) {
     return fmt::format("{:016x}", hash.digest());
 }
 
+bool path_exists(const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+}
+
+bool is_folder(const std::string& path) {
+    std::error_code error;
+    return std::filesystem::is_directory(path, error);
+}
+
 std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
     std::vector<std::string> names;
     std::filesystem::directory_iterator entry(folder, error);

@@ -54,6 +54,10 @@ std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws 
 // InputFile.
 std::string sampled_hash(const std::string& path);
 
+// Whether there is something at the path, or a folder; false also if it cannot be looked up.
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+
 // Returns the sorted names of a folder's entries, none if the folder does not exist. Sets `error` if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 

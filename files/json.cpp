@@ -9,72 +9,75 @@
 
 namespace teon {
 
-namespace {
-
-template <typename T>
-constexpr bool kIsNumber = std::is_same_v<T, int64_t> || std::is_same_v<T, uint64_t> || std::is_same_v<T, double>;
-
-// Returns the value's content of type T; null if it is of another type.
-template <typename T>
-const T* content(const Json& value) {
-    const auto* boxed = std::get_if<Boxed<T>>(&value.kind());
-    return boxed ? &**boxed : nullptr;
+Json Json::of_unsigned(uint64_t value) {
+    if (std::in_range<int64_t>(value)) return static_cast<int64_t>(value);
+    Json result;
+    result.kind_ = Kind::unsigned_integer;
+    result.unsigned_ = value;
+    return result;
 }
-
-}  // namespace
-
-Json::Json(Value value) : value_(std::move(value)) {}
-Json::Json(std::nullptr_t) : Json(Value(nullptr)) {}
-Json::Json(std::string text) : Json(Value(Boxed(std::move(text)))) {}
+Json::Json(std::string text) : kind_(Kind::text), text_(new std::string(std::move(text))) {}
 Json::Json(std::string_view text) : Json(std::string(text)) {}
 Json::Json(const char* text) : Json(std::string(text)) {}
 Json::Json(std::initializer_list<Member> members) : Json(object()) {
     for (const auto& [key, value] : members) (*this)[key] = value;
 }
-Json::Json(const Json& other) = default;
-Json::Json(Json&& other) noexcept = default;
-Json& Json::operator=(const Json& other) {
-    value_ = Value(other.value_);  // of which *this may be a part
+
+Json Json::array(std::initializer_list<Json> items) {
+    Json result;
+    result.array_ = new Array(items);
+    result.kind_ = Kind::array;
+    return result;
+}
+
+Json Json::object() {
+    Json result;
+    result.object_ = new Object();
+    result.kind_ = Kind::object;
+    return result;
+}
+
+Json::Json(const Json& other) : position_(other.position_), unsigned_(other.unsigned_) {
+    if (other.is_text()) text_ = new std::string(*other.text_);
+    if (other.is_array()) array_ = new Array(*other.array_);
+    if (other.is_object()) object_ = new Object(*other.object_);
+    kind_ = other.kind_;
+}
+
+Json::Json(Json&& other) noexcept : kind_(other.kind_), position_(other.position_), unsigned_(other.unsigned_) {
+    other.kind_ = Kind::null;
+}
+
+// The position in an object stays: the member has another value.
+Json& Json::operator=(Json other) noexcept {
+    std::swap(kind_, other.kind_);
+    std::swap(unsigned_, other.unsigned_);
     return *this;
 }
-Json& Json::operator=(Json&& other) noexcept {
-    value_ = Value(std::move(other.value_));
-    return *this;
-}
-Json::~Json() = default;
 
-Json Json::array(std::initializer_list<Json> items) { return Json(Value(Boxed(Array(items)))); }
-Json Json::object() { return Json(Value(Boxed(Object()))); }
-
-bool Json::is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
-bool Json::is_boolean() const { return std::holds_alternative<bool>(value_); }
-bool Json::is_number() const { return is_whole() || std::holds_alternative<double>(value_); }
-bool Json::is_whole() const {
-    return std::holds_alternative<int64_t>(value_) || std::holds_alternative<uint64_t>(value_);
+Json::~Json() {
+    if (is_text()) delete text_;
+    if (is_array()) delete array_;
+    if (is_object()) delete object_;
 }
-bool Json::is_text() const { return content<std::string>(*this); }
-bool Json::is_array() const { return content<Array>(*this); }
-bool Json::is_object() const { return content<Object>(*this); }
 
 size_t Json::size() const { return is_array() ? items().size() : members().size(); }
 
 const Json::Array& Json::items() const& {
     static const Array none;
-    const Array* array = content<Array>(*this);
-    return array ? *array : none;
+    return is_array() ? *array_ : none;
 }
 
 Json::Array& Json::items() & {
     CHECK_USAGE(is_array(), "{} is not an array", shown(*this));
-    return *std::get<Boxed<Array>>(value_);
+    return *array_;
 }
 
 Json& Json::push_back(Json item) { return items().emplace_back(std::move(item)); }
 
 const Json::Object& Json::members() const& {
     static const Object none;
-    const Object* object = content<Object>(*this);
-    return object ? *object : none;
+    return is_object() ? *object_ : none;
 }
 
 std::vector<const Json::Object::value_type*> Json::members_in_order() const {
@@ -93,16 +96,17 @@ const Json& Json::operator[](std::string_view key) const {
 }
 
 Json& Json::operator[](std::string_view key) {
-    if (is_null()) value_ = object().value_;
+    if (is_null()) *this = object();
     CHECK_USAGE(is_object(), "{} is not an object", shown(*this));
-    Object& object = *std::get<Boxed<Object>>(value_);
-    const auto [member, is_new] = object.try_emplace(std::string(key));
-    if (is_new) member->second.position_ = static_cast<int>(object.size());
+    const auto [member, is_new] = object_->try_emplace(std::string(key));
+    if (is_new) member->second.position_ = static_cast<int>(object_->size());
     return member->second;
 }
 
 void Json::erase(std::string_view key) {
-    if (is_object()) std::erase_if(*std::get<Boxed<Object>>(value_), [&](auto& member) { return member.first == key; });
+    if (!is_object()) return;
+    const auto member = object_->find(key);
+    if (member != object_->end()) object_->erase(member);
 }
 
 void Json::update(const Json& object) {
@@ -110,66 +114,63 @@ void Json::update(const Json& object) {
 }
 
 bool operator==(const Json& a, const Json& b) {
-    return std::visit(
-        []<typename A, typename B>(const A& x, const B& y) {
-            if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && kIsNumber<A> && kIsNumber<B>)
-                return std::cmp_equal(x, y);
-            else if constexpr (kIsNumber<A> && kIsNumber<B>)
-                return static_cast<double>(x) == static_cast<double>(y);
-            else if constexpr (!std::is_same_v<A, B>)
-                return false;
-            else if constexpr (std::is_same_v<A, std::nullptr_t>)
-                return true;
-            else if constexpr (std::is_same_v<A, bool>)
-                return x == y;
-            else
-                return *x == *y;
-        },
-        a.value_, b.value_);
+    if (a.is_number() && b.is_number() && a.kind_ != b.kind_) return a.number() == b.number();
+    if (a.kind_ != b.kind_) return false;
+    switch (a.kind_) {
+        case Json::Kind::null:
+            return true;
+        case Json::Kind::boolean:
+        case Json::Kind::integer:
+            return a.integer_ == b.integer_;
+        case Json::Kind::unsigned_integer:
+            return a.unsigned_ == b.unsigned_;
+        case Json::Kind::real:
+            return a.real_ == b.real_;
+        case Json::Kind::text:
+            return *a.text_ == *b.text_;
+        case Json::Kind::array:
+            return *a.array_ == *b.array_;
+        case Json::Kind::object:
+            return *a.object_ == *b.object_;
+    }
+    return false;
 }
 
 Json read_json(const std::string& path, const JsonLimits& limits) {
     return parse_json(read_text(path, limits.bytes), path, limits);
 }
 
+double Json::number() const {
+    if (kind_ == Kind::integer) return static_cast<double>(integer_);
+    return kind_ == Kind::unsigned_integer ? static_cast<double>(unsigned_) : real_;
+}
+
 template <typename T>
-T json_value(const Json& value, const std::string& where) {
+T Json::get(const std::string& where) const {
     const auto expect = [&](bool ok, const char* what) {
-        CHECK_USAGE(ok, "{} is {}, expected {}", where, shown(value), what);
+        CHECK_USAGE(ok, "{} is {}, expected {}", where, shown(*this), what);
     };
     if constexpr (std::is_same_v<T, Json>) {
-        return value;
+        return *this;
     } else if constexpr (std::is_same_v<T, bool>) {
-        expect(value.is_boolean(), "true or false");
-        return std::get<bool>(value.kind());
+        expect(is_boolean(), "true or false");
+        return integer_ != 0;
     } else if constexpr (std::is_same_v<T, std::string>) {
-        expect(value.is_text(), "a text");
-        return *content<std::string>(value);
+        expect(is_text(), "a text");
+        return *text_;
+    } else if constexpr (std::is_integral_v<T>) {
+        expect(is_whole(), "a whole number");
+        const bool is_signed = kind_ == Kind::integer;
+        expect(is_signed ? std::in_range<T>(integer_) : std::in_range<T>(unsigned_), "a smaller number");
+        return is_signed ? static_cast<T>(integer_) : static_cast<T>(unsigned_);
     } else {
-        expect(std::is_integral_v<T> ? value.is_whole() : value.is_number(),
-               std::is_integral_v<T> ? "a whole number" : "a number");
-        const auto converted = [&]<typename N>(N number) {
-            if constexpr (std::is_integral_v<T> && std::is_integral_v<N>)
-                expect(std::in_range<T>(number), "a smaller number");
-            else
-                expect(std::abs(static_cast<double>(number)) <= static_cast<double>(std::numeric_limits<T>::max()),
-                       "a smaller number");
-            return static_cast<T>(number);
-        };
-        if (const auto* number = std::get_if<int64_t>(&value.kind())) return converted(*number);
-        if (const auto* number = std::get_if<uint64_t>(&value.kind())) return converted(*number);
-        return converted(std::get<double>(value.kind()));
+        expect(is_number(), "a number");
+        expect(std::abs(number()) <= static_cast<double>(std::numeric_limits<T>::max()), "a smaller number");
+        return static_cast<T>(number());
     }
 }
 
-template <typename T>
-T Json::get() const {
-    return json_value<T>(*this, "a value in JSON");
-}
-
-#define INSTANTIATE(T)                                         \
-    template T json_value<T>(const Json&, const std::string&); \
-    template T Json::get<T>() const
+#define INSTANTIATE(T) template T Json::get<T>(const std::string&) const
 INSTANTIATE(Json);
 INSTANTIATE(bool);
 INSTANTIATE(int);

@@ -7,34 +7,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/check.h"
 
 namespace teon {
-
-// A pointer that copies and compares what it points to.
-template <typename T>
-class Boxed {
-public:
-    explicit Boxed(T value) : value_(std::make_unique<T>(std::move(value))) {}
-    Boxed(const Boxed& other) : Boxed(*other) {}
-    Boxed(Boxed&&) noexcept = default;
-    Boxed& operator=(const Boxed& other) { return *this = Boxed(other); }
-    Boxed& operator=(Boxed&&) noexcept = default;
-    ~Boxed() = default;
-
-    T& operator*() { return *value_; }
-    const T& operator*() const { return *value_; }
-
-private:
-    std::unique_ptr<T> value_;
-};
 
 // A JSON value. Json{{"a", 1}, {"b", {{"c", 2}}}} is an object; an array is made by array(). Functions for another kind
 // of value than this one throw UsageError if they change it; those that only read see nothing, as in an empty one.
@@ -43,22 +23,21 @@ public:
     struct Member;
     using Array = std::vector<Json>;
     using Object = std::map<std::string, Json, std::less<>>;
-    using Value =
-        std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, Boxed<std::string>, Boxed<Array>, Boxed<Object>>;
+    enum class Kind : uint8_t { null, boolean, integer, unsigned_integer, real, text, array, object };
 
-    Json(std::nullptr_t = nullptr);
-    Json(std::same_as<bool> auto value) : Json(Value(value)) {}
-    template <std::integral T>
-    requires(!std::same_as<T, bool>) Json(T value) : Json(whole_number(value)) {}
-    Json(std::floating_point auto value) : Json(Value(static_cast<double>(value))) {}
+    Json(std::nullptr_t = nullptr) {}
+    Json(std::same_as<bool> auto value) : kind_(Kind::boolean), integer_(value) {}
+    Json(std::signed_integral auto value) : kind_(Kind::integer), integer_(value) {}
+    template <std::unsigned_integral T>
+    requires(!std::same_as<T, bool>) Json(T value) : Json(of_unsigned(value)) {}
+    Json(std::floating_point auto value) : kind_(Kind::real), real_(value) {}
     Json(std::string text);
     Json(std::string_view text);
     Json(const char* text);
     Json(std::initializer_list<Member> members);
     Json(const Json& other);
     Json(Json&& other) noexcept;
-    Json& operator=(const Json& other);
-    Json& operator=(Json&& other) noexcept;
+    Json& operator=(Json other) noexcept;
     ~Json();
 
     static Json array(std::initializer_list<Json> items = {});
@@ -70,19 +49,22 @@ public:
         return result;
     }
 
-    const Value& kind() const { return value_; }
-    bool is_null() const;
-    bool is_boolean() const;
-    bool is_number() const;
-    bool is_whole() const;  // a number written without a point or an exponent
-    bool is_text() const;
-    bool is_array() const;
-    bool is_object() const;
+    Kind kind() const { return kind_; }
+    bool is_null() const { return kind_ == Kind::null; }
+    bool is_boolean() const { return kind_ == Kind::boolean; }
+    bool is_number() const { return is_whole() || kind_ == Kind::real; }
+    bool is_whole() const { return kind_ == Kind::integer || kind_ == Kind::unsigned_integer; }  // no point or exponent
+    bool is_text() const { return kind_ == Kind::text; }
+    bool is_array() const { return kind_ == Kind::array; }
+    bool is_object() const { return kind_ == Kind::object; }
     bool is_container() const { return is_array() || is_object(); }
 
-    // Returns the value as a T as json_value() does.
+    // Returns the value as a T without conversion: bool, a whole number within T's range, a finite float or double,
+    // std::string, or any Json. Throws UsageError "WHERE is 3.5, expected a whole number".
     template <typename T>
-    T get() const;
+    T get(const std::string& where = "a value in JSON") const;
+
+    double number() const;  // of a number, also of NaN and infinity, which are null in text
 
     size_t size() const;  // of an array or object; otherwise 0
     const Array& items() const&;
@@ -108,14 +90,18 @@ public:
     friend bool operator==(const Json& a, const Json& b);  // 1 equals 1.0; the order of members does not count
 
 private:
-    explicit Json(Value value);
-    static Value whole_number(std::integral auto value) {
-        if (std::in_range<int64_t>(value)) return static_cast<int64_t>(value);
-        return static_cast<uint64_t>(value);
-    }
+    static Json of_unsigned(uint64_t value);
 
-    Value value_;
+    Kind kind_ = Kind::null;
     int position_ = 0;  // of a member, among those of its object
+    union {
+        int64_t integer_ = 0;  // also 0 or 1 for a boolean
+        uint64_t unsigned_;    // above INT64_MAX
+        double real_;
+        std::string* text_;
+        Array* array_;
+        Object* object_;
+    };
 };
 
 struct Json::Member {
@@ -149,11 +135,6 @@ std::string shown(const Json& value);
 
 bool is_utf8(std::string_view text);
 
-// Returns the value as a T without conversion: bool, a whole number within T's range, a finite float or double,
-// std::string, or any Json. Throws UsageError "WHERE is 3.5, expected a whole number".
-template <typename T>
-T json_value(const Json& value, const std::string& where);
-
 // A view of a JSON object, with the name of its file for messages. The object must outlive it.
 class JsonObject {
 public:
@@ -165,7 +146,7 @@ public:
     // Throws UsageError naming file and key if it is missing or not a T.
     template <typename T>
     T at(const std::string& key) const {
-        return json_value<T>(member(key), name_ + ": " + key);
+        return member(key).get<T>(name_ + ": " + key);
     }
     // Returns `otherwise` if the key is absent or null.
     template <typename T>

@@ -77,16 +77,20 @@ std::string text_of(const nlohmann::json& scalar, const JsonStyle& style) {
 }
 
 std::string scalar_text(const Json& value, const JsonStyle& style) {
-    return std::visit(
-        [&]<typename V>(const V& content) {
-            if constexpr (std::is_same_v<V, Boxed<std::string>>)
-                return text_of(*content, style);
-            else if constexpr (std::is_same_v<V, Boxed<Json::Array>> || std::is_same_v<V, Boxed<Json::Object>>)
-                return std::string();
-            else
-                return text_of(content, style);
-        },
-        value.kind());
+    switch (value.kind()) {
+        case Json::Kind::boolean:
+            return value.get<bool>() ? "true" : "false";
+        case Json::Kind::integer:
+            return std::to_string(value.get<int64_t>());
+        case Json::Kind::unsigned_integer:
+            return std::to_string(value.get<uint64_t>());
+        case Json::Kind::real:
+            return text_of(value.number(), style);
+        case Json::Kind::text:
+            return text_of(value.get<std::string>(), style);
+        default:
+            return "null";
+    }
 }
 
 void append(std::string& text, const Json& value, const JsonStyle& style, int level) {

@@ -10,8 +10,10 @@
 
 #include "base/standard_streams.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
 #include "files/json.h"
 #include "generation/published_model.h"
+#include "generation/sampling.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "options/command_line.h"
@@ -52,8 +54,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json or tokenizer.model")
         .default_text = "the checkpoint's";
-    t.choice("--dtype", o.dtype,
-             Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+    t.choice("--dtype", o.dtype, {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
              "storage of weights and activations; auto: bf16 on a GPU and on a CPU that multiplies bf16 in hardware, "
              "else float");
     t.group("Text");

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
 #include "files/json.h"
 #include "generation/hub.h"
 #include "model/decoder.h"
@@ -36,10 +37,9 @@ TextLimits text_limits(const Json& config, const fs::path& folder) {
         const Json list = value.is_array() ? value : Json::array({value});
         for (const Json& token : list.items()) {
             if (token.is_null()) continue;
-            const auto* number = std::get_if<int64_t>(&token.kind());
-            CHECK_USAGE(number && *number >= 0 && *number <= INT_MAX,
+            CHECK_USAGE(token.is_whole() && token.number() >= 0 && token.number() <= INT_MAX,
                         "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
-            tokens_of_key.push_back(static_cast<int>(*number));
+            tokens_of_key.push_back(token.get<int>());
         }
         return tokens_of_key;
     };

@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "generation/sampling.h"
+#include "generation/sampling_options.h"
 #include "model/family.h"
 
 namespace teon {
+
+class Tokenizer;
 
 // A model in a folder with config.json and model.safetensors, or an index and shards: a checkpoint of a training run,
 // or a published model of one of the families.

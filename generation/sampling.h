@@ -1,44 +1,17 @@
 // Sampling text from a model.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <random>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "data/tokenizer.h"
 #include "generation/generator.h"
+#include "generation/sampling_options.h"
 
 namespace teon {
-
-class OptionTable;
-
-struct SamplingOptions {
-    std::string prompt;
-    std::vector<int> prompt_tokens;  // instead of prompt; empty: not given
-    int sample_tokens = 256;         // maximum; a token that ends texts stops earlier
-    float temperature = 1.0f;        // divides logits; 0: always take the likeliest token
-    int top_k = 50;                  // sample among the k likeliest tokens; 0: all
-    float top_p = 1.0f;              // of these, among the fewest likeliest whose probabilities sum to this
-};
-
-// Adds --prompt, --prompt-tokens, --sample-tokens, --temperature, --top-k and --top-p to the table.
-void add_sampling_flags(OptionTable& table, SamplingOptions& options);
-
-// Throws UsageError if the prompt has more tokens than the context.
-inline void check_prompt_fits(size_t prompt, int context) {
-    CHECK_USAGE(prompt <= static_cast<size_t>(context), "--prompt: its {} tokens are more than the context of {}",
-                prompt, context);
-}
-
-// Returns the maximum number of tokens of the prompt and its sample that the model sees at once.
-inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context) {
-    const size_t tokens = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
-    return static_cast<int>(std::min(tokens, static_cast<size_t>(context)));
-}
 
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens
 // first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more. The same seed gives
@@ -60,13 +33,6 @@ private:
     std::mt19937_64 engine_;
     std::vector<int> order_;       // the tokens to choose from, ascending
     std::vector<double> weights_;  // of these tokens; the likeliest has 1
-};
-
-// The tokens that begin and end a text. In training data both are the delimiter.
-struct TextLimits {
-    int begin = -1;        // -1: unknown
-    std::vector<int> end;  // any of these ends a text
-    bool ends(int token) const { return std::find(end.begin(), end.end(), token) != end.end(); }
 };
 
 // Returns the prompt's tokens: prompt_tokens, or the token that begins texts followed by the encoded prompt. Throws

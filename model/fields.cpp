@@ -123,11 +123,11 @@ void ModelField::set(DecoderConfig& c, const Json& value, const std::string& whe
     std::visit(
         [&]<typename T>(T DecoderConfig::*m) {
             if constexpr (std::is_enum_v<T>) {
-                const auto named = value_named<T>(json_value<std::string>(value, where));
+                const auto named = value_named<T>(value.get<std::string>(where));
                 CHECK_USAGE(named, "{} is {}, which is unknown", where, shown(value));
                 c.*m = *named;
             } else {
-                c.*m = json_value<T>(value, where);
+                c.*m = value.get<T>(where);
                 if constexpr (!std::is_same_v<T, bool>)
                     CHECK_USAGE(least <= c.*m && c.*m <= most, "{} is {}, expected a {}number from {} to {}", where,
                                 shown(value), std::is_same_v<T, int> ? "whole " : "", least, most);

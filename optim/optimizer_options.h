@@ -39,7 +39,7 @@ struct OptimizerOptions {
     float lr = 3e-4f;        // peak, for the stacks
     float adamw_lr = 3e-4f;  // peak, for the parameters that are updated element by element
     float weight_decay = 0.1f;
-    std::optional<float> adamw_weight_decay;  // for these parameters; weight_decay if absent
+    std::optional<float> adamw_weight_decay = {};  // for these parameters; weight_decay if absent
     // Decay only where the update does not move the weight away from zero (Chen et al., arXiv 2510.12402).
     bool cautious_weight_decay = false;
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -53,8 +53,8 @@ struct OptimizerOptions {
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
     bool neuron_norm = false;
     float neuron_beta2 = 0.95f;
-    bool ortho_per_head = false;     // q, k, v: orthogonalize each head's rows as a separate matrix
-    std::map<Role, float> lr_scale;  // factor per role, default 1; weight decay uses the unscaled learning rate
+    bool ortho_per_head = false;          // q, k, v: orthogonalize each head's rows as a separate matrix
+    std::map<Role, float> lr_scale = {};  // factor per role, default 1; weight decay uses the unscaled learning rate
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;
     NsForm ns_form = NsForm::automatic;

@@ -3,12 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <system_error>
 
 #include "base/standard_streams.h"
 #include "base/text.h"
+#include "files/file.h"
 #include "files/json.h"
 #include "options/config_file.h"
 #include "options/suggestion.h"
@@ -24,8 +24,7 @@ namespace {
         // A value without its flag. Programs that continue runs have --resume.
         const bool has_resume = std::any_of(table.rows.begin(), table.rows.end(),
                                             [](const OptionRow& row) { return row.flag == "--resume"; });
-        std::error_code error;
-        CHECK_USAGE(!has_resume || !std::filesystem::exists(word + "/config.json", error),
+        CHECK_USAGE(!has_resume || !path_exists(word + "/config.json"),
                     "{}: not expected here; to continue that run write --resume --out {}", shown(word), word);
         const bool bare = std::any_of(table.rows.begin(), table.rows.end(),
                                       [&](const OptionRow& row) { return row.flag == "--" + flag; });
@@ -77,8 +76,8 @@ struct Builtin {
                  "flags from a TOML file of the same names, or from the config.json of a run of this program; flags "
                  "given here override it");
         all.group("Checks");
-        all.choice("--completion", completion, Choices<std::string>{{"bash", "bash"}},
-                   "print completion for a shell: source <(PROGRAM --completion bash)");
+        all.name("--completion", completion, {"bash"},
+                 "print completion for a shell: source <(PROGRAM --completion bash)");
         all.toggle("--version", version, "print the source version and exit").default_text = "";
         all.toggle("--help", help, "print examples and the flags that are used most").default_text = "";
         all.toggle("--help-all", help_all, "print every flag").default_text = "";

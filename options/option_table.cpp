@@ -1,6 +1,7 @@
 #include "options/option_table.h"
 
 #include <fmt/ranges.h>
+#include <algorithm>
 
 #include <charconv>
 #include <cmath>
@@ -147,19 +148,32 @@ OptionRow& OptionTable::range(std::string_view flag, std::pair<int64_t, int64_t>
         [&field] { return Json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : ""); });
 }
 
-OptionRow& OptionTable::choice_row(std::string_view flag, std::vector<std::string> names, std::string_view help,
-                                   std::function<void(size_t)> set, std::function<std::optional<std::string>()> get) {
+OptionRow& OptionTable::choice_row(std::string_view flag, const Choices& choices, std::string_view help,
+                                   std::function<void(int)> set, std::function<int()> get) {
+    std::vector<std::string> names;
+    for (const auto& choice : choices) names.push_back(choice.first);
+    const auto name_of_code = [=] {  // null: a code without a name, as of an empty optional
+        const auto choice = std::ranges::find(choices, get(), &Choices::value_type::second);
+        return choice == choices.end() ? Json() : Json(choice->first);
+    };
     return add(
-        flag, fmt::format("{}", fmt::join(names, "|")), help, get().value_or(""),
+        flag, fmt::format("{}", fmt::join(names, "|")), help,
+        name_of_code().is_text() ? name_of_code().get<std::string>() : "",
         [=, flag = std::string(flag)](const std::string& text) {
-            for (size_t i = 0; i < names.size(); ++i)
-                if (lower_case(names[i]) == lower_case(text)) return set(i);
+            for (const auto& [name, code] : choices)
+                if (lower_case(name) == lower_case(text)) return set(code);
             throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
         },
-        [get] {
-            const std::optional<std::string> name = get();
-            return name ? Json(*name) : Json();
-        });
+        name_of_code);
+}
+
+OptionRow& OptionTable::name(std::string_view flag, std::string& field, const std::vector<std::string>& names,
+                             std::string_view help) {
+    Choices choices;
+    for (const std::string& name : names) choices.emplace_back(name, std::ssize(choices));
+    return choice_row(
+        flag, choices, help, [&field, names](int i) { field = names[static_cast<size_t>(i)]; },
+        [&field, names] { return static_cast<int>(std::ranges::find(names, field) - names.begin()); });
 }
 
 }  // namespace teon

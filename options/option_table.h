@@ -35,8 +35,25 @@ struct OptionRow {
     bool logged = true;      // in a run's config.json
 };
 
-template <typename E>
-using Choices = std::vector<std::pair<std::string, E>>;
+// The names of a field's values. A value is an enum, a bool or another type that converts to an int and back, or an
+// optional of one; -1 stands for an empty optional.
+using Choices = std::vector<std::pair<std::string, int>>;
+
+template <typename F>
+int code_of(const F& value) {
+    if constexpr (requires { value.has_value(); })
+        return value ? code_of(*value) : -1;
+    else
+        return static_cast<int>(value);
+}
+
+template <typename F>
+void set_code(F& field, int code) {
+    if constexpr (requires { field.has_value(); })
+        field = code < 0 ? std::nullopt : F(static_cast<typename F::value_type>(code));
+    else
+        field = static_cast<F>(code);
+}
 
 class OptionTable {
 public:
@@ -74,37 +91,36 @@ public:
     OptionRow& duration(std::string_view flag, double& field, std::string_view help);
     // Two whole numbers FIRST:LAST, 1 <= FIRST <= LAST; {0, 0}: none.
     OptionRow& range(std::string_view flag, std::pair<int64_t, int64_t>& field, std::string_view help);
-    // One of a few names, in upper or lower case; the field may be optional. No two names may differ in case alone.
-    template <typename F, typename E>
-    OptionRow& choice(std::string_view flag, F& field, Choices<E> choices, std::string_view help) {
-        std::vector<std::string> names;
-        for (const auto& [name, value] : choices) names.push_back(name);
-        const auto name_of_value = [choices](const E& value) {
-            for (const auto& [name, candidate] : choices)
-                if (candidate == value) return name;
-            return std::string();
-        };
-        return choice_row(
-            flag, std::move(names), help, [&field, choices](size_t i) { field = choices[i].second; },
-            [&field, name_of_value]() -> std::optional<std::string> {
-                if constexpr (std::is_same_v<F, E>)
-                    return name_of_value(field);
-                else
-                    return field ? std::optional(name_of_value(*field)) : std::nullopt;
-            });
+    // One of a few names, in upper or lower case. No two names may differ in case alone.
+    OptionRow& name(std::string_view flag, std::string& field, const std::vector<std::string>& names,
+                    std::string_view help);
+    // One of a few values by name: those given, those of an enum with these values (base/enum_names.h), or all of it.
+    template <typename F>
+    OptionRow& choice(std::string_view flag, F& field,
+                      std::initializer_list<std::pair<const char*, std::type_identity_t<F>>> values,
+                      std::string_view help) {
+        Choices choices;
+        for (const auto& [name, value] : values) choices.emplace_back(name, code_of(value));
+        return coded_choice(flag, field, choices, help);
     }
-    // One of an enum's names (base/enum_names.h): the names of `values`, or all.
-    template <typename F, typename E>
-    OptionRow& choice(std::string_view flag, F& field, const std::vector<E>& values, std::string_view help) {
-        Choices<E> choices;
-        for (E value : values) choices.push_back({std::string(name_of(value)), value});
-        return choice(flag, field, std::move(choices), help);
+    template <typename E>
+    OptionRow& choice(std::string_view flag, E& field, const std::vector<E>& values, std::string_view help) {
+        Choices choices;
+        for (const E value : values) choices.emplace_back(name_of(value), code_of(value));
+        return coded_choice(flag, field, choices, help);
     }
     template <typename E>
     OptionRow& choice(std::string_view flag, E& field, std::string_view help) {
-        std::vector<E> all;
-        for (const EnumName<E>& row : kEnumNames<E>) all.push_back(row.value);
-        return choice(flag, field, all, help);
+        Choices choices;
+        for (const EnumName<E>& row : kEnumNames<E>) choices.emplace_back(row.name, code_of(row.value));
+        return coded_choice(flag, field, choices, help);
+    }
+    // "auto", an empty optional, or one of an enum's names.
+    template <typename E>
+    OptionRow& choice(std::string_view flag, std::optional<E>& field, std::string_view help) {
+        Choices choices = {{"auto", -1}};
+        for (const EnumName<E>& row : kEnumNames<E>) choices.emplace_back(row.name, code_of(row.value));
+        return coded_choice(flag, field, choices, help);
     }
     OptionRow& add(std::string_view flag, std::string_view type, std::string_view help, std::string_view default_text,
                    std::function<void(const std::string&)> set, std::function<Json()> get);
@@ -115,9 +131,13 @@ private:
     OptionRow& number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
                           std::string_view help, std::function<void(double)> set,
                           std::function<std::optional<double>()> get);
-    // set: takes the index of a name. get: the name; nullopt if the field is empty.
-    OptionRow& choice_row(std::string_view flag, std::vector<std::string> names, std::string_view help,
-                          std::function<void(size_t)> set, std::function<std::optional<std::string>()> get);
+    template <typename F>
+    OptionRow& coded_choice(std::string_view flag, F& field, const Choices& choices, std::string_view help) {
+        return choice_row(
+            flag, choices, help, [&field](int code) { set_code(field, code); }, [&field] { return code_of(field); });
+    }
+    OptionRow& choice_row(std::string_view flag, const Choices& choices, std::string_view help,
+                          std::function<void(int)> set, std::function<int()> get);
 
     std::string group_;
     bool fixed_ = true;

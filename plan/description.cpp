@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/hash.h"
 #include "checkpoint/tokenizer_files.h"

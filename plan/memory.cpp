@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "generation/generator.h"
 #include "model/decoder.h"
 #include "optim/diagnostics.h"
 #include "plan/step_time.h"

@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <filesystem>
 #include <map>
 
+#include "files/file.h"
 #include "files/json.h"
 #include "optim/methods.h"
 #include "options/option_table.h"
@@ -69,15 +69,14 @@ void add_field_flag(OptionTable& t, Json& field_values, const ModelField& f, con
 
 void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.group("Model");
-    Choices<std::string> presets;
-    for (const DecoderConfig& c : family.presets) presets.push_back({c.preset, c.preset});
-    t.choice("--model", o.model, presets, "preset that the flags below override");
+    std::vector<std::string> presets;
+    for (const DecoderConfig& c : family.presets) presets.push_back(c.preset);
+    t.name("--model", o.model, presets, "preset that the flags below override");
     for (const ModelField& f : family.fields)
         if (family.has_flag(f)) add_field_flag(t, o.fields, f, family);
     t.integer("--seq-len", o.seq_len, 1, kMaxContext, "tokens per sequence");
     t.choice(
-        "--dtype", o.dtype,
-        Choices<std::optional<DType>>{{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
+        "--dtype", o.dtype, {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
         "storage type of weights and activations (master weights and sums are float); auto: bf16 on a GPU and on a "
         "CPU that multiplies bf16 in hardware, else float");
     t.choice("--matmul-dtype", o.matmul_dtype,
@@ -217,8 +216,7 @@ void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o)
     t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
     t.choice(
         "--ns-dtype", o.ns_dtype,
-        Choices<std::optional<DType>>{
-            {"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+        {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
         "type of the Newton-Schulz matrices; auto: f16 on a GPU, bf16 beside --dtype bf16 on a CPU that multiplies it "
         "in hardware, else float");
 }
@@ -277,7 +275,7 @@ void add_run_flags(OptionTable& t, Options& o) {
     t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
               "steps between measurements of singular vector alignment; 0: never");
     t.choice(
-        "--graphs", o.graphs, Choices<std::optional<bool>>{{"auto", std::nullopt}, {"on", true}, {"off", false}},
+        "--graphs", o.graphs, {{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
         "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
         "--optimizer soap); auto: on a GPU");
@@ -286,15 +284,12 @@ void add_run_flags(OptionTable& t, Options& o) {
         "on a GPU: the fastest kernels for it, each of which may start while the one before it ends; the same, one "
         "after the other (in-turn, the same numbers); or likewise, and only those that A100 has too (portable, "
         "other last bits on H100 and H200), where a newer one is at fault");
-    Choices<std::optional<Sharding>> shardings = {{"auto", std::nullopt}};
-    for (const auto& [value, name] : kEnumNames<Sharding>) shardings.push_back({std::string(name), value});
-    t.choice("--shard", o.shard, shardings,
+    t.choice("--shard", o.shard,
              "what several ranks divide: nothing, the optimizer's state and bf16's float masters, gradients too, or "
              "all, weights included; auto: from optimizer on, the first that fits the device and whose expected "
              "step is within 2% of the shortest, on a GPU that --plan-for knows; elsewhere the first that fits");
     t.choice("--offload", o.offload,
-             Choices<Offload>{
-                 {"none", {}}, {"optimizer", {true, false}}, {"activations", {false, true}}, {"all", {true, true}}},
+             {{"none", Offload(0)}, {"optimizer", Offload(1)}, {"activations", Offload(2)}, {"all", Offload(3)}},
              "what to keep in the host's pinned memory: the optimizer's state and bf16's float masters, which updates "
              "read and write over PCIe; activations of the first blocks, copied while other blocks compute; or both; "
              "changes no number");
@@ -323,7 +318,7 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
              "also keep the checkpoint with the lowest validation loss, which the link `best` in --out points to");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
              "wait for each checkpoint instead of training while it is written");
-    t.choice("--on-save-error", o.stop_on_save_error, Choices<bool>{{"continue", false}, {"stop", true}},
+    t.choice("--on-save-error", o.stop_on_save_error, {{"continue", false}, {"stop", true}},
              "what to do if a checkpoint cannot be written (earlier ones stay intact)");
     OptionRow& resume = t.toggle(
         "--resume", o.resume,
@@ -331,9 +326,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
         "where none are given here; begins a run if there is no checkpoint yet");
     resume.this_call = true;
     resume.set = [&o, toggle = resume.set](const std::string& text) {
-        std::error_code error;
         const std::string word = lower_case(text);
-        const bool is_path = text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
+        const bool is_path = text.find('/') != std::string::npos || is_folder(text);
         if (!is_path || word == "on" || word == "off" || word == "true" || word == "false") return toggle(text);
         o.resume = true;
         o.resumed_folder = text;
@@ -363,11 +357,11 @@ void add_sample_flags(OptionTable& t, Options& o) {
 void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", kFree);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
-    Choices<std::string> gpus;
-    for (const KnownGpu& gpu : known_gpus()) gpus.push_back({gpu.name, gpu.name});
-    OptionRow& plan_for = t.choice("--plan-for", o.plan_for, gpus,
-                                   "--plan-only for this GPU, which need not be present: its memory, its attention "
-                                   "kernel, the expected step time");
+    std::vector<std::string> gpus;
+    for (const KnownGpu& gpu : known_gpus()) gpus.push_back(gpu.name);
+    OptionRow& plan_for = t.name("--plan-for", o.plan_for, gpus,
+                                 "--plan-only for this GPU, which need not be present: its memory, its attention "
+                                 "kernel, the expected step time");
     plan_for.this_call = true;
     plan_for.logged = false;
     t.toggle("--eval-only", o.eval_only,

@@ -2,7 +2,6 @@
 // the logged value. Reading options touches no device.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,10 +9,11 @@
 
 #include "files/json.h"
 #include "generation/published_model.h"
-#include "generation/sampling.h"
+#include "generation/sampling_options.h"
+#include "model/activation_plan.h"
 #include "model/family.h"
 #include "model/param_layout.h"
-#include "optim/optimizer.h"
+#include "optim/optimizer_options.h"
 #include "optim/schedule.h"
 #include "runtime/device.h"
 
@@ -22,7 +22,10 @@ namespace teon {
 // Which data are kept in the host's pinned memory. optimizer: its state and bf16's float masters. activations: those
 // that blocks save for their backward pass.
 struct Offload {
-    bool optimizer = false, activations = false;
+    bool optimizer = false;
+    bool activations = false;
+    explicit Offload(int bits = 0) : optimizer(bits & 1), activations(bits & 2) {}
+    explicit operator int() const { return (optimizer ? 1 : 0) + (activations ? 2 : 0); }
     bool operator==(const Offload&) const = default;
 };
 

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "files/file.h"
 #include "files/json.h"
 #include "optim/methods.h"
 #include "options/command_line.h"
@@ -149,8 +149,7 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
                 o.patience);
     needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
           "--sample-every");
-    std::error_code error;
-    CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || std::filesystem::exists(o.out + "/config.json", error),
+    CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || path_exists(o.out + "/config.json"),
                 "--resume: there is no run in {}; check --out, or give --data to begin a run there", o.out);
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
 }
@@ -186,7 +185,7 @@ std::vector<const char*> without_config(int argc, const char* const* argv) {
 void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given_flags,
                       int argc, const char* const* argv) {
     const std::string path = o.out + "/config.json";
-    if (std::error_code none; !std::filesystem::exists(path, none)) return;
+    if (!path_exists(path)) return;
     const Options before = o;
     try {
         if (!given_flags.by_run
@@ -216,9 +215,7 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     if (!o.resumed_folder.empty()) {
         CHECK_USAGE(o.out.empty() || o.out == o.resumed_folder, "--resume {}: but --out is {}; give one of them",
                     o.resumed_folder, o.out);
-        std::error_code error;
-        CHECK_USAGE(std::filesystem::is_directory(o.resumed_folder, error), "--resume {}: no such folder",
-                    o.resumed_folder);
+        CHECK_USAGE(is_folder(o.resumed_folder), "--resume {}: no such folder", o.resumed_folder);
         o.out = o.resumed_folder;
     }
     if (o.resume && !o.out.empty()) {

@@ -6,9 +6,9 @@
 #include <bit>
 #include <climits>
 #include <cmath>
-#include <filesystem>
 
 #include "base/text.h"
+#include "files/file.h"
 #include "files/json.h"
 #include "kernels/attention_flash.h"
 #include "optim/methods.h"
@@ -17,8 +17,6 @@
 namespace teon {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kHeadRows = 8192;  // rows of logits that a GPU computes at a time
 
@@ -67,7 +65,7 @@ void open_data(RunPlan& p) {
         p.train = open_dataset(o.data, "train");
         if (!o.val_data.empty()) {
             p.val = open_dataset(o.val_data, "val");
-        } else if (fs::is_directory(o.data)) {
+        } else if (is_folder(o.data)) {
             p.val = open_dataset(o.data, "val");
         }
     } catch (const MissingData& missing) {

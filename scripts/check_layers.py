@@ -142,7 +142,8 @@ def check_cycles(code):
 
 
 def check_definitions(code):
-    """Yields functions that are defined elsewhere than in a file whose name begins with their header's name."""
+    """Yields functions that are defined elsewhere than in a file whose name begins with their header's name, or of
+    which the header is a part: sampling_options.h, sampling.cpp."""
     declared, defined = {}, {}
     for path, text in code.items():
         if path.startswith(("cpu/include/", "test/", "gpusim/test/", "gpusim/foreign/", "gpusim/examples/", "bench/")):
@@ -154,7 +155,8 @@ def check_definitions(code):
     for name, places in sorted(declared.items()):
         for path, number in sorted(places):
             definers = sorted(p for p, _ in defined.get(name, ()) if folder_of(p) == folder_of(path))
-            if definers and not any(unit_of(p).startswith(unit_of(path)) for p in definers):
+            if definers and not any(unit_of(p).startswith(unit_of(path)) or unit_of(path).startswith(unit_of(p) + "_")
+                                    for p in definers):
                 yield f"{path}:{number}: declares {name}(), which {definers[0]} defines"
 
 

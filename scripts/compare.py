@@ -34,87 +34,75 @@ from written_files import replacing
 from experiments import EXIT_STATUS, Fault, figures
 
 
-def text_of_interval(low, high):
-    return "-" if math.isnan(low) else f"{low:+.4f} to {high:+.4f}"
+def columns_of_comparison(compared):
+    """Returns the header of the columns that compare rows with the first one, and their cells for each row. Interval, p
+    and test only if a row has several seeds."""
+    header, rows = ["vs first", "95% interval", "p", "test"], []
+    for c in compared:
+        rows.append([""] * 4 if c is None else [
+            f"{c.difference:+.4f}", "-" if math.isnan(c.low) else f"{c.low:+.4f} to {c.high:+.4f}", text_of_p(c.p),
+            f"{c.n} pair{'s' * (c.n > 1)}" if c.method == "pairs" else c.method])
+    shown = 0 if len(rows) == 1 else 4 if any(not math.isnan(c.p) for c in compared[1:]) else 1
+    return header[:shown], [row[:shown] for row in rows]
 
 
-def text_of_test(comparison):
-    return f"{comparison.n} pair{'s' * (comparison.n > 1)}" if comparison.method == "pairs" else comparison.method
+def text_of_reach(group, target):
+    """Returns how much training reached the target, as [steps, tokens, seconds]."""
+    reached = [place for run in group.runs if (place := reach(run, target))]
+    if len(reached) < len(group.runs):
+        return [f"{len(reached)} of {len(group.runs)}" if reached else "not reached", "-", "-"]
+    steps, tokens, seconds = map(statistics.mean, zip(*reached))
+    return [f"{steps:.0f}", short(tokens), f"{seconds:.1f}"]
 
 
-def columns_of_comparison(groups):
-    """Returns the header of the columns that compare rows with the first one, and their cells for each group. Interval,
-    p and test only if a row has several seeds."""
-    compared = comparisons(groups)
-    header = ["vs first", "95% interval", "p", "test"]
-    cells = [[f"{c.difference:+.4f}", text_of_interval(c.low, c.high), text_of_p(c.p), text_of_test(c)] if c
-             else [""] * 4 for c in compared]
-    if len(groups) == 1:
-        return [], [[] for _ in groups]
-    tested = any(not math.isnan(c.p) for c in compared[1:])
-    return (header, cells) if tested else (header[:1], [row[:1] for row in cells])
-
-
-def table(groups, target, bits=False):
+def table(groups, compared, target, bits=False):
     """Returns (header, rows). `bits`: losses are in bits per byte; perplexities, which are per token, are omitted."""
-    compared, cells_of_comparison = columns_of_comparison(groups)
-    best = {id(g): mean_spread(g.values(lambda r: min(m["loss"] for m in r.evals))) for g in groups}
-    shows_best = any(best[id(g)] != mean_spread(g.values(lambda r: r.evals[-1]["loss"])) for g in groups)
+    comparison, cells_of_comparison = columns_of_comparison(compared)
+    best = [mean_spread([min(m["loss"] for m in r.evals) for r in g.runs]) for g in groups]
+    shows_best = best != [mean_spread(g.losses) for g in groups]
     header = ["run", "seeds", "bits/byte" if bits else "val loss", *["best"] * shows_best,
-              *([] if bits else ["perplexity"]), *compared, "steps to target", "tokens", "seconds", "tokens/s",
+              *([] if bits else ["perplexity"]), *comparison, "steps to target", "tokens", "seconds", "tokens/s",
               "optimizer"]
     rows = []
-    for g, cells in zip(groups, cells_of_comparison):
-        losses = g.values(lambda r: r.evals[-1]["loss"])
-        reached = [reach(r, target) for r in g.runs]
-        if all(reached):
-            to_target = [statistics.mean(x) for x in zip(*reached)]
-            to_target = [f"{to_target[0]:.0f}", short(to_target[1]), f"{to_target[2]:.1f}"]
-        else:
-            to_target = ["not reached" if not any(reached) else f"{sum(map(bool, reached))} of {len(reached)}", "-",
-                         "-"]
+    for g, best_of_group, cells in zip(groups, best, cells_of_comparison):
         later = {key: [x for r in g.runs for x in r.steps.column(key)[len(r.steps) // 10:]]
                  for key in ("tokens_per_s", "optimizer_ms", "ms")}
-        rows.append([g.label, str(len(g.runs)), mean_spread(losses), *[best[id(g)]] * shows_best,
-                     *([] if bits else [mean_spread([perplexity(x) for x in losses], 3)]), *cells, *to_target,
-                     short(statistics.median(later["tokens_per_s"])),
+        rows.append([g.label, str(len(g.runs)), mean_spread(g.losses), *[best_of_group] * shows_best,
+                     *([] if bits else [mean_spread(list(map(perplexity, g.losses)), 3)]), *cells,
+                     *text_of_reach(g, target), short(statistics.median(later["tokens_per_s"])),
                      f"{100 * sum(later['optimizer_ms']) / sum(later['ms']):.1f}%"])
     return header, rows
 
 
 def table_of_methods(methods, bits=False):
-    """Returns (header, rows) of each method's best rate."""
-    compared, cells_of_comparison = columns_of_comparison([m.best for m in methods])
-    header = ["method", "rates", "best rate", "lies inside", "seeds", "bits/byte" if bits else "val loss", *compared]
+    """Returns (header, rows, notes) of each method's best rate."""
+    comparison, cells_of_comparison = columns_of_comparison(comparisons([m.best for m in methods]))
+    header = ["method", "rates", "best rate", "lies inside", "seeds", "bits/byte" if bits else "val loss", *comparison]
     rows = []
     for m, cells in zip(methods, cells_of_comparison):
         end = "lowest" if m.best_rate == m.rates[0] else "highest"
         rows.append([m.label, f"{m.rates[0]:g} to {m.rates[-1]:g} ({len(m.rates)})" if len(m.rates) > 1 else "1",
                      f"{m.best_rate:g}", "yes" if m.inside else f"no: the {end}" if len(m.rates) > 1 else "-",
-                     str(len(m.best.runs)), mean_spread(m.best.values(lambda r: r.evals[-1]["loss"])), *cells])
-    return header, rows
-
-
-def notes_of_methods(methods):
+                     str(len(m.best.runs)), mean_spread(m.best.losses), *cells])
     lines = ["Each method at its best learning rate, the one with the lowest mean validation loss."]
     if diverged := [f"{m.label} at {', '.join(f'{r:g}' for r in sorted(m.diverged))}" for m in methods if m.diverged]:
         lines.append(f"Diverged: {'; '.join(diverged)}.")
-    if ends := [m for m in methods if len(m.rates) > 1 and not m.inside]:
-        lines.append(f"The best rate of {', '.join(m.label for m in ends)} is an end of its rates; a better one may "
-                     f"lie beyond (sweep.py --extend-grid).")
-    return list(map(printable, lines))
+    if ends := [m.label for m in methods if len(m.rates) > 1 and not m.inside]:
+        lines.append(f"The best rate of {', '.join(ends)} is an end of its rates; a better one may lie beyond "
+                     "(sweep.py --extend-grid).")
+    return header, rows, list(map(printable, lines))
 
 
-def notes(groups, target, bits):
+def notes(groups, compared, target, bits):
     """Returns lines that explain the table's columns, and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
     lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}.",
              "best: lowest loss of all evaluations, if another than the last; tokens, seconds: until the target; "
              "optimizer: its share of a step's time."]
-    tested = [c for c in comparisons(groups)[1:] if not math.isnan(c.p)]
+    tested = [c.method for c in compared[1:] if not math.isnan(c.p)]
     used = [name for method, name in (("pairs", "Student's t test on pairs of one seed"),
                                       ("Welch", "Welch's t test of independent runs, where seeds do not pair"))
-            if any(c.method == method for c in tested)]
+            if method in tested]
     if used:
         lines.append(f"vs first: mean difference and its 95% interval, by {' or '.join(used)}; p corrected over "
                      f"{len(tested)} comparison{'s' * (len(tested) > 1)} (Holm).")
@@ -147,7 +135,7 @@ def draw(groups, methods, out, bits):
     return [name for name, is_drawn in drawn.items() if is_drawn]
 
 
-def main():
+def main(words=None):
     parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
     parser.add_argument("--baseline", metavar="ROW",
@@ -156,7 +144,7 @@ def main():
     parser.add_argument("--target", type=decimal(),
                         help="validation loss to reach (default: the first row's final one)")
     parser.add_argument("--out", help="folder for compare.md and the plots (default: compare/ beside the runs)")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     runs, faults = read_runs(args.runs)
     for fault in faults:
         print(printable(f"compare.py: left out: {fault}"), file=sys.stderr)
@@ -167,12 +155,12 @@ def main():
         groups = with_baseline_first(groups, args.baseline)
     target = args.target
     if target is None:
-        target = max(groups[0].values(lambda r: r.evals[-1]["loss"]))
-    bits = in_bits_per_byte(runs)
+        target = max(groups[0].losses)
+    bits, compared = in_bits_per_byte(runs), comparisons(groups)
     methods = methods_of(groups, [fault.run for fault in faults if isinstance(fault, Diverged)])
-    parts = [(*table(groups, target, bits), notes(groups, target, bits))]
+    parts = [(*table(groups, compared, target, bits), notes(groups, compared, target, bits))]
     if methods:
-        parts.append((*table_of_methods(methods, bits), notes_of_methods(methods)))
+        parts.append(table_of_methods(methods, bits))
     print("\n\n".join("\n".join([as_text(header, rows), *lines]) for header, rows, lines in parts))
     out = default_out(runs) if args.out is None else args.out
     os.makedirs(out, exist_ok=True)

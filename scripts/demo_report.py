@@ -14,7 +14,6 @@ import array
 import collections
 import math
 import os
-import struct
 import sys
 
 from arguments import Parser
@@ -35,26 +34,12 @@ def read_bytes(path):
 
 def tokens_of(folder, manifest, split):
     """Returns the uint16 tokens of the folder's shards of this split."""
-    tokens = array.array("H")
-    for shard in manifest["shards"]:
-        if shard["split"] == split:
-            tokens.frombytes(read_bytes(os.path.join(folder, shard["file"]))[HEADER_BYTES:])
+    tokens, shards = array.array("H"), [shard for shard in manifest["shards"] if shard["split"] == split]
+    for shard in shards:
+        tokens.frombytes(read_bytes(os.path.join(folder, shard["file"]))[HEADER_BYTES:])
+    if len(tokens) != sum(shard["tokens"] for shard in shards):
+        raise ValueError("other tokens than the manifest says")
     return tokens
-
-
-def sizes_of_tokens(folder):
-    """Returns the number of bytes of each token; the delimiter has none."""
-    data = read_bytes(os.path.join(folder, "tokenizer", "tokens.bin"))
-    version, count, delimiter = struct.unpack_from("<3i", data, 4)
-    if version == 3:  # docs/data.md: all lengths come first
-        sizes = list(struct.unpack_from(f"<{count}I", data, HEADER_BYTES))
-    else:
-        sizes, at = [], HEADER_BYTES
-        for _ in range(count):
-            sizes.append(data[at])
-            at += 1 + data[at]
-    sizes[delimiter] = 0
-    return sizes
 
 
 def baselines(train, val, vocabulary):
@@ -75,14 +60,14 @@ def baselines(train, val, vocabulary):
 def measures(folder):
     """Returns the baselines of the folder's validation tokens, and bits per byte of one nat per token."""
     path = os.path.join(folder, "manifest.json")
-    manifest = read_object(path, [("vocab_size", int), ("shards", list)])
+    manifest = read_object(path, {"vocab_size": int, "shards": list})
     try:
         train, val = (tokens_of(folder, manifest, split) for split in ("train", "val"))
-        sizes = sizes_of_tokens(folder)
-        text_bytes = sum(sizes[token] for token in val[1:])
+        # Without them the shards are make_corpus.py's: a token is a byte.
+        text_bytes = sum(s.get("text_bytes", s["tokens"]) for s in manifest["shards"] if s["split"] == "val")
         return baselines(train, val, manifest["vocab_size"]), (len(val) - 1) / text_bytes / math.log(2)
-    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, struct.error):
-        raise BadRun(f"{path}: these shards or their tokens.bin are damaged; verify them by prepare.py") from None
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        raise BadRun(f"{path}: these shards are damaged; verify them by prepare.py") from None
 
 
 def main():

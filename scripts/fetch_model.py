@@ -19,7 +19,7 @@ import os
 import pathlib
 import sys
 
-from teon_data.files import HUB_NAME, Failure, UsageError, first_line, hub_client, need, read_json
+from teon_data.files import HUB_NAME, Failure, UsageError, failing_as, first_line, hub_client, need, read_json
 
 SETTINGS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
             "special_tokens_map.json", "vocab.json", "merges.txt"]
@@ -34,13 +34,11 @@ def fetch(name):
         raise UsageError(f"{name}: expected hf:OWNER/NAME or hf:OWNER/NAME:REVISION")
     hub = hub_client(f"the model {name}")
     where = {"repo_id": match["repository"], "revision": match["rest"][1:] or None}
-    try:
+    with failing_as(f"fetch {name}", "; without a network, give the path of a folder with config.json and "
+                    "model.safetensors"):
         folder = pathlib.Path(hub.snapshot_download(**where, allow_patterns=SETTINGS + WEIGHTS))
         if not any(folder.glob("*.safetensors")):
             folder = pathlib.Path(hub.snapshot_download(**where, allow_patterns=SETTINGS + PICKLED))
-    except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
-        raise Failure(f"cannot fetch {name} ({type(error).__name__}: {first_line(error)}); without a network, give the "
-                      "path of a folder with config.json and model.safetensors") from error
     if any(folder.glob("*.safetensors")):
         return folder
     if not any(folder.glob("pytorch_model*.bin")):

@@ -33,10 +33,6 @@ from written_files import replacing
 LONGEST_WAIT = 60  # seconds between attempts to reach a service
 
 
-def say(text):
-    complain(text)
-
-
 def scalars(line):
     """Returns a line's numbers as pairs (name, value), with names such as "train/loss", "eval/val_loss" and
     "diagnose/q/0-1/left". Omits null, which stands for NaN and infinity."""
@@ -46,23 +42,26 @@ def scalars(line):
     return [(f"{kind}/{key}", value) for key, value in line.items() if key != "step" and type(value) in (int, float)]
 
 
+def library(*names):
+    """Imports the first of these modules that is installed."""
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            pass
+    raise BadRun(f"needs a library that is not here: pip install {names[0]}")
+
+
 class TensorBoard:
     def __init__(self, run, options):
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise BadRun("needs a library that is not here: pip install tensorboardX") from None
+        writer = library("tensorboardX", "torch.utils.tensorboard").SummaryWriter
         folder = os.path.join(run, "tensorboard")
         shutil.rmtree(folder, ignore_errors=True)  # TensorBoard would show both copies
-        self.writer, self.last_step = SummaryWriter(folder), 0
+        self.writer, self.last_step = writer(folder), 0
 
     def log(self, step, values):
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
-        self.last_step = step
 
     def flush(self):
         self.writer.flush()
@@ -75,18 +74,19 @@ class Remembered:
     """A service that continues a run of its own. NAME.json in the run's folder has its id and the last logged step."""
 
     def __init__(self, run, options):
-        try:
-            self.library = importlib.import_module(self.NAME)
-        except ImportError:
-            raise BadRun(f"needs a library that is not here: pip install {self.NAME}") from None
+        self.library = library(self.NAME)
         self.path = os.path.join(run, f"{self.NAME}.json")
-        state = read_object(self.path, [("id", str), ("step", int)]) if os.path.exists(self.path) else None
+        state = read_object(self.path, {"id": str, "step": int}) if os.path.exists(self.path) else None
         self.last_step = state["step"] if state else 0
         self.open(run, options, options.name or os.path.basename(os.path.abspath(run)), state and state["id"])
 
     def flush(self):
         with replacing(self.path, durable=False) as file:  # often; a lost state only repeats steps
             json.dump({"id": self.id(), "step": self.last_step}, file)
+
+    def close(self):
+        self.flush()
+        self.finish()
 
 
 class Wandb(Remembered):
@@ -102,10 +102,8 @@ class Wandb(Remembered):
 
     def log(self, step, values):
         self.run.log(values, step=step)
-        self.last_step = step
 
-    def close(self):
-        self.flush()
+    def finish(self):
         self.run.finish()
 
 
@@ -123,10 +121,8 @@ class MLflow(Remembered):
 
     def log(self, step, values):
         self.library.log_metrics(values, step=step)
-        self.last_step = step
 
-    def close(self):
-        self.flush()
+    def finish(self):
         self.library.end_run()
 
 
@@ -150,14 +146,16 @@ def copy_new(service, metrics, whole):
     for step in sorted(metrics.steps) if whole else sorted(metrics.steps)[:-1]:
         if step > service.last_step:
             service.log(step, metrics.steps[step])
+            service.last_step = step
         del metrics.steps[step]
     service.flush()
 
 
 def wait_for_run(run):
-    if not os.path.exists(os.path.join(run, "metrics.jsonl")):
-        say(f"waiting for {run}/metrics.jsonl")
-    while not os.path.exists(os.path.join(run, "metrics.jsonl")):
+    path = os.path.join(run, "metrics.jsonl")
+    if not os.path.exists(path):
+        complain(f"waiting for {path}")
+    while not os.path.exists(path):
         time.sleep(1)
 
 
@@ -189,14 +187,14 @@ def main():
                 raise
             except Exception as error:  # errors of the service, of its HTTP library and of the socket
                 message = (str(error).strip().splitlines() or [""])[0][:200]
-                say(f"{options.to}: {type(error).__name__}: {message}; trying again in {wait:.0f} s")
+                complain(f"{options.to}: {type(error).__name__}: {message}; trying again in {wait:.0f} s")
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
             else:
                 time.sleep(options.interval)
             metrics.update()
     except KeyboardInterrupt:
-        say("stopped; run the same command to continue")
+        complain("stopped; run the same command to continue")
     if service:
         service.close()
         print(printable(f"steps up to {service.last_step} of {options.run} are in {options.to}"))

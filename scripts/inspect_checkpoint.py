@@ -112,7 +112,7 @@ def print_tensors(path):
 def verify(folder):
     """Compares the files with manifest.json, prints the faults and returns their number."""
     path = folder / "manifest.json"
-    manifest = read_object(path, [("files", list)])
+    manifest = read_object(path, {"files": list})
     for entry in manifest["files"]:
         if not isinstance(entry, dict) or [type(entry.get(k)) for k in ("path", "bytes", "xxh3")] != [str, int, str]:
             raise BadRun(f"{path}: a file in it lacks \"path\", \"bytes\" or \"xxh3\"")
@@ -144,13 +144,12 @@ def verify(folder):
 
 
 def print_state(folder):
-    model = read_object(folder / "config.json", [("architectures", list)])
-    numbers = [(f"guard.{name}.{key}", kind) for name in ("loss", "grad_norm")
-               for key, kind in (("mean", float), ("variance", float), ("count", int))]
-    state = read_object(folder / "trainer.json", [
-        ("run.model", dict), ("run.steps", int), ("run.program", str), ("run.version", str), ("run.options", dict),
-        ("step", int), ("tokens", int), ("next_sample", int), ("updates", int), ("guard.skipped_in_row", int),
-        *numbers])
+    model = read_object(folder / "config.json", {"architectures": list})
+    numbers = {f"guard.{name}.{key}": kind for name in ("loss", "grad_norm")
+               for key, kind in (("mean", float), ("variance", float), ("count", int))}
+    state = read_object(folder / "trainer.json", {
+        "run.model": dict, "run.steps": int, "run.program": str, "run.version": str, "run.options": dict, "step": int,
+        "tokens": int, "next_sample": int, "updates": int, "guard.skipped_in_row": int, **numbers})
     run, guard = state["run"], state["guard"]
     if re.fullmatch(r"step_\d{8,}", folder.name) and state["step"] != int(folder.name[5:]):
         raise BadRun(f"{folder / 'trainer.json'}: of step {state['step']}, not of this folder's")

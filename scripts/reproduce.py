@@ -26,16 +26,9 @@ import sys
 
 from arguments import Parser, decimal
 from experiments.figures import pyplot
-from experiments.tables import as_markdown, as_text
+from experiments.tables import as_text
 
 from experiments import EXIT_STATUS, Fault, paper, paper_figures, paper_runs, paper_tables, report
-
-
-def find(all_tables, name):
-    for table in all_tables:
-        if table.id == name:
-            return table
-    raise Fault(f"{name}: no such table; the tables are {', '.join(t.id for t in all_tables)}")
 
 
 def show(table, scale):
@@ -71,18 +64,6 @@ def draw(table, name, state):
         print(path or f"{name}: none of its cells has run")
 
 
-def write_report(tables, state, all_tables, scale, args):
-    """Writes the page of the tables' finished cells, with the cost of `all_tables` at the scale."""
-    header, rows, total = report.costs(all_tables, scale, args.tflops)
-    lines = [as_markdown(header, rows),
-             f"At most {total:.0f} hours on one GPU that sustains {args.tflops:g} TFLOP/s "
-             "(6 FLOPs per parameter and token); cells that several tables share are counted in each. "
-             "`reproduce.py all --estimate --scale full` prints it."]
-    page = args.report or os.path.join(state.out, "report.md")
-    report.write(page, [paper_tables.measure(table, state) for table in tables], state, lines)
-    print(f"written: {page}")
-
-
 def parse():
     parser = Parser(__doc__)
     parser.add_argument("command", choices=["list", "show", "run", "table", "figure", "report", "all"])
@@ -112,11 +93,13 @@ def choose(args, all_tables, scales):
     """Returns the scale, its tables and the chosen ones."""
     if args.scale not in scales:
         raise Fault(f"--scale {args.scale}: one of {', '.join(scales)}")
-    scale = scales[args.scale]
+    scale, names = scales[args.scale], ", ".join(t.id for t in all_tables)
     if args.command in ("show", "run", "table", "figure") and not args.table:
-        raise Fault(f"{args.command}: name a table: {', '.join(t.id for t in all_tables)}")
+        raise Fault(f"{args.command}: name a table: {names}")
     at_scale = [t for t in all_tables if t.models_at(scale)]
-    chosen = [find(all_tables, args.table)] if args.table else at_scale
+    chosen = [t for t in all_tables if t.id == args.table] if args.table else at_scale
+    if args.table and not chosen:
+        raise Fault(f"{args.table}: no such table; the tables are {names}")
     if not chosen:
         raise Fault(f"{args.experiments}: no table has a model at scale {scale.name}")
     if args.command != "show" and not chosen[0].models_at(scale):
@@ -153,7 +136,10 @@ def main():
     if args.command == "figure":
         draw(chosen[0], args.figure, state)
     if args.command in ("report", "all"):
-        write_report(at_scale, state, all_tables, scales.get("full", scale), args)
+        page = args.report or os.path.join(state.out, "report.md")
+        report.write(page, [paper_tables.measure(table, state) for table in at_scale], state,
+                     report.costs(all_tables, scales.get("full", scale), args.tflops), args.tflops)
+        print(f"written: {page}")
     return 1 if state.failed else 0
 
 

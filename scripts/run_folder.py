@@ -10,25 +10,24 @@ import json
 import math
 import os
 import re
+import statistics
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
-# The fields that scripts use, by kind of line. Lines may have other fields and kinds.
+# The fields that scripts use, by kind of line; those with ? may be missing. Lines may have other fields and kinds.
 FIELDS = {
     "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
-             "optimizer_ms": NUMBER},
-    "eval": {"tokens": (int,), "val_loss": NUMBER, "val_ppl": NUMBER},
+             "optimizer_ms": NUMBER, "grad_norm?": NUMBER},
+    "eval": {"tokens": (int,), "val_loss": NUMBER, "val_ppl": NUMBER, "val_bytes?": (int,),
+             "val_bits_per_byte?": NUMBER},
     "diagnose": {"role": (str,), "layers": (list,), "left": NUMBER, "right": NUMBER, "norm_ratio": NUMBER},
     "event": {"event": (str,), "reason": (str,)},
 }
-OPTIONAL = {"step": {"grad_norm": NUMBER}, "eval": {"val_bytes": (int,), "val_bits_per_byte": NUMBER}}
-CONFIG = (("program", str), ("run.steps", int), ("options.optimizer", str), ("options.seed", int), ("data.train", list),
-          ("data.val", list))
-CONFIG_OPTIONAL = (("experiment", dict), ("experiment.options", dict), ("experiment.data", dict),
-                   ("experiment.model", dict), ("model.vocab_size", int), ("seed", int),
-                   ("changes", list), ("model", dict), ("storage", dict), ("data.tokenizer", str),
-                   ("run.eval_windows", int), ("data.val_text", dict), ("data.val_text.bytes", int),
-                   ("data.val_text.beginnings", dict))
+CONFIG = {"program": str, "run.steps": int, "options.optimizer": str, "options.seed": int, "data.train": list,
+          "data.val": list, "experiment?": dict, "experiment.options?": dict, "experiment.data?": dict,
+          "experiment.model?": dict, "model?": dict, "model.vocab_size?": int, "changes?": list,
+          "data.tokenizer?": str, "data.val_text?": dict, "data.val_text.bytes?": int,
+          "data.val_text.beginnings?": dict}
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
@@ -83,25 +82,25 @@ def parse_object(text, where):
     return value
 
 
-def read_object(path, fields=(), optional=()):
-    """Reads the JSON object in a file. Checks that it has the `fields`, pairs of a path such as "run.steps" and a type,
-    and the types of those `optional` fields that exist."""
+def read_object(path, fields):
+    """Reads the JSON object in a file. Checks the types of its `fields`, whose names are paths such as "run.steps"; one
+    that ends with ? may be missing or null."""
     found = parse_object(read_text(path), path)
-    for name, kind in (*fields, *optional):
+    for name, kind in fields.items():
         value = found
-        for key in name.split("."):
+        for key in name.removesuffix("?").split("."):
             value = value.get(key) if isinstance(value, dict) else None
-        if value is None and (name, kind) in optional:
+        if value is None and name.endswith("?"):
             continue
         if type(value) not in ((int, float) if kind is float else (kind,)):
             found_text = "nothing" if value is None else json.dumps(value)[:40]
-            raise BadRun(f"{path}: \"{name}\" must be {KINDS[kind]}, found {found_text}")
+            raise BadRun(f"{path}: \"{name.removesuffix('?')}\" must be {KINDS[kind]}, found {found_text}")
     return found
 
 
 def read_config(run):
     path = os.path.join(run, "config.json")
-    config = read_object(path, CONFIG, CONFIG_OPTIONAL)
+    config = read_object(path, CONFIG)
     for shard in config["data"]["train"] + config["data"]["val"]:
         if not isinstance(shard, dict) or type(shard.get("path")) is not str or type(shard.get("tokens")) is not int:
             raise BadRun(f"{path}: a shard in \"data\" lacks its path or its tokens")
@@ -114,25 +113,25 @@ def read_config(run):
 def check_line(line, where):
     if type(line.get("kind")) is not str or type(line.get("step")) is not int:
         raise BadRun(f"{where}: lacks \"kind\" or \"step\"")
-    for field, types in FIELDS.get(line["kind"], {}).items():
+    for name, types in FIELDS.get(line["kind"], {}).items():
+        field = name.removesuffix("?")
+        if field not in line and field != name:
+            continue
         if type(line.get(field, ...)) not in types:
             raise BadRun(f"{where}: \"{field}\" is missing or of another type")
         if types is NUMBER and field != "val_ppl" and abs(line[field] or 0) > LARGEST:
             raise BadRun(f"{where}: \"{field}\" is out of range")
-    for field, types in OPTIONAL.get(line["kind"], {}).items():
-        if field in line and type(line[field]) not in types:
-            raise BadRun(f"{where}: \"{field}\" is of another type")
     return line
 
 
 class StepLines(collections.abc.Sequence):
-    """Lines of kind "step" with the fields in FIELDS and OPTIONAL, as columns of 8 bytes a number: a run may have
-    millions. A field that a line lacks is None, as null is."""
+    """Lines of kind "step" with the fields in FIELDS, as columns of 8 bytes a number: a run may have millions. A field
+    that a line lacks is None, as null is."""
 
     def __init__(self, columns=None):
-        fields = {"step": (int,)} | FIELDS["step"] | OPTIONAL["step"]
+        fields = {"step": (int,)} | FIELDS["step"]
         self.columns = columns or {
-            field: array.array("q" if types == (int,) else "d") for field, types in fields.items()}
+            field.removesuffix("?"): array.array("q" if types == (int,) else "d") for field, types in fields.items()}
 
     def append(self, line):
         for field, column in self.columns.items():
@@ -203,6 +202,12 @@ def is_done(config, metrics):
     steps, evals = metrics.of_kind("step"), metrics.of_kind("eval")
     return (bool(steps) and steps[-1]["step"] >= total
             and (not config["data"]["val"] or bool(evals) and evals[-1]["step"] >= total))
+
+
+def recent(steps, field):
+    """Returns the median of a field over the last steps, or None without a value."""
+    values = [value for value in steps.column(field)[-50:] if math.isfinite(value)]
+    return statistics.median(values) if values else None
 
 
 def open_run(run):

@@ -18,40 +18,20 @@ if __name__ == "__main__":
     startup.begin()
     import use_venv  # noqa: F401
 
-import collections
 import itertools
-import math
 import os
 import re
 import shlex
-import statistics
-import subprocess
 import sys
-import time
 
+import compare
 from arguments import Parser, whole
-from experiments.cells import (
-    NUMBER,
-    as_flag_value,
-    folder_of,
-    is_finished,
-    loss_of,
-    name_of,
-    next_rate,
-    record_of,
-    stale,
-    state_of,
-    words_of,
-    write_record,
-)
-from live import Live, duration, progress_bar
-from run_folder import BadRun, Metrics, read_config
-from startup import complain, printable
+from experiments.cells import NUMBER, as_flag_value, name_of, state_of
+from experiments.grid import RATE, Grid
+from startup import complain
 
-from experiments import EXIT_STATUS, Fault, processes, read_toml
+from experiments import EXIT_STATUS, Fault, read_toml
 
-COMPARE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare.py")
-RATE = "lr"  # the flag whose grid --extend-grid extends
 OWN = {"seed": "--seeds", "out": "--out"}  # flags that the sweep gives to every cell, and the options that set them
 
 
@@ -67,27 +47,26 @@ def parse_grid(items):
     return grid
 
 
-def is_list_of(*types):
-    return lambda value: isinstance(value, list) and bool(value) and all(type(item) in types for item in value)
+def has_shape(value, shape):
+    """Returns whether a value has the type `shape`, one of several shapes (a tuple), or is a list of one or more values
+    of a shape, or a table whose values have one."""
+    if isinstance(shape, tuple):
+        return any(has_shape(value, choice) for choice in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and bool(value) and all(has_shape(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(has_shape(item, shape["flag"]) for item in value.values())
+    return type(value) is shape
 
 
-def is_setting(value):
-    """Returns whether this can be one value of a flag."""
-    return type(value) in (str, int, float, bool) or is_list_of(str, int, float)(value)
-
-
-def is_table_of(accepts):
-    return lambda value: isinstance(value, dict) and all(accepts(item) for item in value.values())
-
-
-PLAN = {  # key: description, check
-    "out": ("a folder's name", lambda value: type(value) is str),
-    "seeds": ("a list of whole numbers", is_list_of(int)),
-    "command": ("a text or a list of words", lambda value: type(value) is str or is_list_of(str, int, float)(value)),
-    "grid": ("a table of flags, each with a value or a list of values",
-             is_table_of(lambda v: is_setting(v) or isinstance(v, list) and bool(v) and all(map(is_setting, v)))),
-    "cells": ("tables [[cells]] of flags, each with its value",
-              lambda value: isinstance(value, list) and all(map(is_table_of(is_setting), value))),
+WORD = (str, int, float)
+SETTING = (*WORD, bool, [WORD])  # one value of a flag
+PLAN = {  # key: description, shape
+    "out": ("a folder's name", str),
+    "seeds": ("a list of whole numbers", [int]),
+    "command": ("a text or a list of words", (str, [WORD])),
+    "grid": ("a table of flags, each with a value or a list of values", {"flag": (*SETTING, [SETTING])}),
+    "cells": ("tables [[cells]] of flags, each with its value", [{"flag": SETTING}]),
 }
 
 
@@ -96,9 +75,9 @@ def read_plan(path):
     for key, value in plan.items():
         if key not in PLAN:
             raise Fault(f"{path}: {key}: unknown key; the keys are {', '.join(PLAN)}")
-        what, accepts = PLAN[key]
-        if not accepts(value):
-            raise Fault(f"{path}: {key} must be {what}")
+        description, shape = PLAN[key]
+        if not has_shape(value, shape):
+            raise Fault(f"{path}: {key} must be {description}")
     return plan
 
 
@@ -111,177 +90,6 @@ def cells_of(grid, cells, seeds):
                     for values in itertools.product(*grid.values())] if grid or not cells else []
     combinations += cells
     return [{k: as_flag_value(v) for k, v in c.items()} | {"seed": str(seed)} for c in combinations for seed in seeds]
-
-
-class Sweep:
-    """The cells of a sweep; `jobs` of them run at a time."""
-
-    def __init__(self, command, out, jobs):
-        self.command, self.out, self.jobs = command, out, jobs
-        self.cells, self.failed, self.took, self.live = [], {}, [], Live()  # failed: exit status by folder
-        self.finished = 0  # cells
-        self.metrics = {}  # of running cells, by folder
-        self.environments = environments(jobs) if jobs > 1 else [{}]
-
-    def folder(self, cell):
-        return folder_of(self.out, cell)
-
-    def check(self, cells):
-        """Refuses cells that share a folder, and cells that ran with other flags."""
-        twice = [folder for folder, n in collections.Counter(map(self.folder, cells)).items() if n > 1]
-        if twice:
-            raise Fault(f"{twice[0]}: the folder of more than one cell; give each value, seed and cell once")
-        for cell in cells:
-            change = stale(self.folder(cell), record_of(self.command, cell))
-            if change:
-                raise Fault(f"{self.folder(cell)} is a run with other flags ({change}); use the same flags, remove the "
-                            f"folder or choose another --out")
-
-    def run(self, cells):
-        """Runs the cells that are not finished."""
-        self.check(cells)
-        self.cells += cells
-        states = [state_of(self.folder(cell)) for cell in cells]
-        self.waiting = [cell for cell, state in zip(cells, states) if state == "to run"]
-        self.finished += len(cells) - len(self.waiting)
-        for cell, state in zip(cells, states):
-            if state != "to run":
-                self.say(cell, state)
-        wrong = []
-
-        def ended(program, status, errors):
-            cell = program.key
-            self.live.clear()
-            print(errors, end="", file=sys.stderr)
-            loss, seconds = loss_of(self.folder(cell)), time.monotonic() - program.began
-            if loss == math.inf or status == 0 and loss is not None:
-                self.took.append(seconds)
-                self.finished += 1
-                self.say(cell, f"diverged after {duration(seconds)}" if loss == math.inf else
-                         f"done in {duration(seconds)}, validation loss {loss:.4f}")
-            elif status == 0 or status in processes.INTERRUPTED:
-                self.say(cell, "stopped before its end; run the same command to continue")
-            else:
-                self.say(cell, f"failed (exit status {status})")
-                self.failed[self.folder(cell)] = status
-                if status == 2:
-                    wrong.append(self.folder(cell))
-            return not wrong
-
-        try:
-            processes.run_all(self.commands(), self.jobs, ended, self.show, self.environments)
-        finally:
-            self.live.clear()
-        if wrong:
-            raise Fault(f"{wrong[0]}: the flags are wrong (exit status 2); nothing else was started")
-
-    def commands(self):
-        while self.waiting:
-            cell = self.waiting.pop(0)
-            folder = self.folder(cell)
-            if is_finished(folder):  # another sweep has finished it in the meantime
-                self.finished += 1
-                self.say(cell, state_of(folder))
-                continue
-            words = words_of(self.command, cell, folder)
-            os.makedirs(self.out, exist_ok=True)
-            if not os.path.exists(folder):
-                write_record(folder, record_of(self.command, cell))
-            self.say(cell, f"runs\n$ {shlex.join(words)}")
-            yield cell, words
-
-    def say(self, cell, text):
-        self.live.clear()
-        print(f"[{self.cells.index(cell) + 1}/{len(self.cells)}] {name_of(cell)}: {text}", flush=True)
-
-    def show(self, running):
-        """Shows a line for each running cell and one for the sweep."""
-        if not self.live.on:
-            return
-        lines, left, width = [], [], max(len(name_of(p.key)) for p in running) if running else 0
-        for program in running:
-            step, total, loss, seconds = self.progress(self.folder(program.key))
-            lines.append(f"{name_of(program.key):{width}}  {step}/{total} {progress_bar(step / max(1, total), 20)} "
-                         + (f"loss {loss:.4f}, {duration(seconds)} left" if seconds is not None else "starting"))
-            left.append(seconds)
-        lines.append(f"{self.finished} of {len(self.cells)} cells finished, {len(running)} running"
-                     + self.time_left(running, left))
-        self.live.draw(list(map(printable, lines)))
-
-    def time_left(self, running, left):
-        """Returns the sweep's remaining time as ", 3m20s left", from the finished and the running cells' times."""
-        if None in left or not left:
-            return ""
-        now = time.monotonic()
-        whole = statistics.mean([*self.took, *(now - p.began + s for p, s in zip(running, left))])
-        return f", {duration((sum(left) + len(self.waiting) * whole) / self.jobs)} left"
-
-    def progress(self, folder):
-        """Returns (step, steps, loss, seconds left or None) of a run."""
-        try:
-            if folder not in self.metrics:
-                self.metrics[folder] = read_config(folder), Metrics(folder)
-            config, metrics = self.metrics[folder]
-            metrics.update()
-            steps = metrics.of_kind("step")
-        except BadRun:
-            return 0, 0, math.nan, None  # not begun
-        total = config["run"]["steps"]
-        times = [m["ms"] for m in steps[-50:] if m["ms"] is not None]
-        if not times:
-            return 0, total, math.nan, None
-        last = steps[-1]
-        loss = math.nan if last["loss"] is None else last["loss"]
-        return last["step"], total, loss, max(0, total - last["step"]) * statistics.median(times) / 1000
-
-    def combinations(self):
-        """Returns [(flags without rate and seed, {rate: mean loss over seeds or None})] of the cells with a rate."""
-        found = []
-        for cell in self.cells:
-            flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
-            if RATE not in cell:
-                continue
-            if flags not in [f for f, _ in found]:
-                found.append((flags, {}))
-            rates = next(rates for f, rates in found if f == flags)
-            rates.setdefault(float(cell[RATE]), []).append(loss_of(self.folder(cell)))
-        return [(flags, {rate: None if None in losses else statistics.fmean(losses) for rate, losses in rates.items()})
-                for flags, rates in found]
-
-    def extension(self, seeds):
-        """Returns, for all grids whose best rate is the lowest or highest, the cells of their next rates, and a line
-        about each grid."""
-        cells, lines = [], []
-        for flags, losses in self.combinations():
-            rate = next_rate(losses)
-            if rate is not None:
-                lines.append(f"{name_of(flags) or 'the grid'}: the best rate, {min(losses, key=losses.get):g}, is an "
-                             f"end of the grid; {rate:g} follows")
-                cells += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
-        return cells, lines
-
-
-def environments(jobs):
-    """Returns the environment of each of `jobs` parallel cells: a GPU, or a share of the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // jobs))}
-    found = gpus()
-    if found and jobs > len(found):
-        raise Fault(f"--jobs {jobs}: this machine has {len(found)} GPUs and each runs one cell; to run on CPUs, set "
-                    f"CUDA_VISIBLE_DEVICES=")
-    return [threads | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in found[:jobs]] or [threads]
-
-
-def gpus():
-    """Returns the GPUs that a program can use, by their names in CUDA_VISIBLE_DEVICES."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    except OSError:
-        return []
-    return [str(i) for i in range(len(re.findall(r"^GPU \d", listed, re.MULTILINE)))]
 
 
 TAKES_VALUE = {"--grid", "--seeds", "--out", "--jobs", "--baseline"}
@@ -344,7 +152,7 @@ def main():
     cells = cells_of(grid, plan.get("cells", []), seeds)
     if any(not NUMBER.fullmatch(cell.get(RATE, "0")) for cell in cells):
         raise Fault(f"--grid {RATE}: write numbers, as in {RATE}=0.01,0.02")
-    sweep = Sweep(command, out, args.jobs)
+    sweep = Grid(command, out, args.jobs)
     if args.dry_run:
         sweep.check(cells)
         for number, cell in enumerate(cells, 1):
@@ -363,8 +171,7 @@ def main():
         failed = ", ".join(f"{folder} (exit status {status})" for folder, status in sweep.failed.items())
         complain(f"failed: {failed}")
     baseline = [] if args.baseline is None else ["--baseline", args.baseline]
-    status = subprocess.run([sys.executable, COMPARE, *map(sweep.folder, sweep.cells), *baseline, "--out",
-                             os.path.join(out, "compare")]).returncode
+    status = compare.main([*map(sweep.folder, sweep.cells), *baseline, "--out", os.path.join(out, "compare")])
     return 1 if sweep.failed else status
 
 

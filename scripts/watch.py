@@ -13,13 +13,15 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import math
 import os
+import statistics
 import sys
 import time
 
 from arguments import Parser, decimal
 from live import Live, clipped, duration, progress_bar
-from run_folder import BadRun, find_runs, is_done, open_run
+from run_folder import BadRun, find_runs, is_done, open_run, recent
 from startup import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -27,22 +29,15 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 def sparkline(values, width):
     """Draws the means of `width` consecutive parts of the values as bars, scaled from the smallest to the largest."""
-    values = [value for value in values if value is not None]
+    values = list(filter(math.isfinite, values))
     count = min(width, len(values))
     if not count:
         return ""
-    means = []
-    for i in range(count):
-        part = values[i * len(values) // count:(i + 1) * len(values) // count]
-        means.append(sum(part) / len(part))
+    cuts = [i * len(values) // count for i in range(count + 1)]
+    means = [statistics.fmean(values[begin:end]) for begin, end in zip(cuts, cuts[1:])]
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
-
-
-def median(values):
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
 
 
 def number(value, form):
@@ -57,12 +52,11 @@ def view(run, config, metrics, width):
     if not steps:
         return [*map(printable, out), "step   none yet"]
     last, free = steps[-1], max(10, width - 42)
-    ms, rate = (median([step[key] for step in steps[-50:] if step[key] is not None] or [0])
-                for key in ("ms", "tokens_per_s"))
+    ms, rate = (recent(steps, field) or 0 for field in ("ms", "tokens_per_s"))
     left = "done" if last["step"] >= total else f"{duration((total - last['step']) * ms / 1000)} left"
     share = min(1.0, last["step"] / total) if total > 0 else 0
     out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, free))} {100 * share:.0f}% {left}")
-    out.append(f"loss   {number(last['loss'], '.4f')} {sparkline([step['loss'] for step in steps], min(60, free))}")
+    out.append(f"loss   {number(last['loss'], '.4f')} {sparkline(steps.column('loss'), min(60, free))}")
     if evals:
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
                    f"at step {evals[-1]['step']}")

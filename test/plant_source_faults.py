@@ -25,7 +25,7 @@ Fault = collections.namedtuple("Fault", "name file old new goal test words")
 TESTS, TRAIN, MODELLED = "build/cpu/tests", "build/cpu/train_gpt2", "build/cuda-model/tests"
 HOUSE, MODELLED_TRAIN = "build/model-gpu/tests", "build/cuda-model/train_gpt2"
 WRONG = "with expansion:"  # a test's comparison
-RANKS, RESUME = "test/programs/test_ranks.py", "test/programs/test_resume.py"
+RANKS, RESUME, SHARDING = (f"test/programs/test_{name}.py" for name in ("ranks", "resume", "sharding"))
 FLASH = "kernels/attention_flash: many tiles*"
 REPLAYED, OFFLOADED = "train/trainer: replayed from graphs*", "train/trainer: with blocks offloaded*"
 ON_TWO_RANKS = ("test/programs/test_model_gpu.py", "test_the_order_of_streams")
@@ -81,11 +81,11 @@ FAULTS = [
           "of_sample + int64_t{o.rank} * o.B);", "of_sample);", TRAIN, (RANKS, "test_adamw"), ""),
     Fault("gradients of the step's last micro-batch alone", "train/reducer.cpp",
           "accumulate_ = accumulate && windows_;", "accumulate_ = accumulate && windows_ && parts.empty();", TRAIN,
-          (RANKS, "test_several_micro_batches"), ""),
+          (SHARDING, "test_several_micro_batches"), ""),
     Fault("the norm of the own gradients", "train/reducer.cpp",
           "    context_.comm->all_reduce_sum(sum, 1, context_.stream);\n", "", TESTS, (RANKS, "test_collectives"), ""),
     Fault("weights of the step before", "train/gatherer.cpp",
-          "for (Window& w : windows_) w.layer = kNone;", "", TRAIN, (RANKS, "test_more_ranks_than_parameters"),
+          "for (Window& w : windows_) w.layer = kNone;", "", TRAIN, (SHARDING, "test_more_ranks_than_parameters"),
           "model.safetensors"),
     Fault("parameters that no rank sends", "optim/optimizer.cpp",
           "    exchange(impl_->element_parts);\n", "", TRAIN, (RANKS, "test_weights_agree"),

@@ -1,7 +1,5 @@
 #include "train/algorithms.h"
 
-#include <filesystem>
-
 #include "files/file.h"
 #include "files/json.h"
 
@@ -19,7 +17,7 @@ std::string key(const std::string& device, const std::string& library, const std
 
 AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string library)
     : path_(std::move(path)), device_(std::move(device)), library_(std::move(library)) {
-    if (!std::filesystem::exists(path_)) return;
+    if (!path_exists(path_)) return;
     const std::string text = read_text(path_, kMaxBytes);
     int number = 0;
     for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
@@ -30,7 +28,7 @@ AlgorithmFile::AlgorithmFile(std::string path, std::string device, std::string l
         auto field = [&](const char* what) {
             CHECK_USAGE(choice.contains(what), "{} has no \"{}\"; remove the line, and its product is searched again",
                         name, what);
-            return json_value<std::string>(choice[what], fmt::format("{}: \"{}\"", name, what));
+            return choice[what].get<std::string>(fmt::format("{}: \"{}\"", name, what));
         };
         const std::string of_device = field("device");
         const std::string of_library = field("library");

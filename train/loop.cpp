@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "base/text.h"
 #include "checkpoint/tokenizer_files.h"

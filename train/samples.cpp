@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <filesystem>
-
 #include "files/file.h"
 
 namespace teon {
@@ -21,7 +19,7 @@ Samples::Samples(const std::string& run_folder, const std::string& tokenizer, co
                  const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed,
                  Context& context)
     : path_(run_folder + "/samples.txt"), options_(options), limits_(limits_of(delimiter)), seed_(seed), ctx_(context) {
-    if (std::filesystem::is_directory(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
+    if (is_folder(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
     prompt_ = prompt_of(options_, tokenizer_.get(), limits_, config.V);
     check_prompt_fits(prompt_.size(), config.max_T);
     const int capacity = sample_capacity(options_, prompt_.size(), config.max_T);

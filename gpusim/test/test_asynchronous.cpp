@@ -2,45 +2,21 @@
 #include <algorithm>
 #include <bit>
 
-#include "gpusim/test/ptx_kernel.h"
-#include "test/support/catch.h"
+#include "gpusim/test/kernel_cases.h"
 
 using namespace teon::test;
 
 namespace {
 
 const std::string kShared = ".shared .align 1024 .b8 buffer[32768];";
-constexpr const char* kOrders[] = {"forward", "reverse", "random:3", "random:4"};
 
-struct Case {
-    std::string name, body, expected;  // "": no error
-    uint32_t threads = 64;
-};
-
-std::string error_of(const std::string& body, uint32_t threads, const char* order, const TensorMap& map) {
-    Launch launch;
-    launch.order = parse_order(order);
-    launch.block.x = threads;
-    try {
-        PtxKernel(body, kShared, map).run(std::vector<uint32_t>(8192, 1), launch);
-    } catch (const std::exception& e) { return e.what(); }
-    return "";
-}
-
-void check(const std::vector<Case>& cases, const TensorMap& map = {}) {
-    for (const Case& c : cases) {
-        INFO(c.name);
-        for (const char* order : kOrders) {
-            INFO(order);
-            const std::string error = error_of(c.body, c.threads, order, map);
-            if (c.expected.empty()) {
-                REQUIRE(error == "");
-            } else {
-                REQUIRE_THAT(error, ContainsSubstring(c.expected) && ContainsSubstring("test.cu:8") &&
-                                        ContainsSubstring("kernel kernel"));
-            }
-        }
-    }
+void check(const std::vector<KernelCase>& cases, const TensorMap& map = {}) {
+    check_cases(cases, {"test.cu:8", "kernel kernel"}, [&](const KernelCase& c, const std::string& order) {
+        Launch launch;
+        launch.order = parse_order(order);
+        launch.block.x = c.threads ? c.threads : 64;
+        PtxKernel(c.body, kShared, map).run(std::vector<uint32_t>(8192, 1), launch);
+    });
 }
 
 // Thread 0 (%p0) initializes an mbarrier of `count` arrivals at byte 0 of the buffer (%r1). %p1 is set in warp 0.
@@ -275,7 +251,7 @@ TEST_CASE("gpusim/asynchronous: wgmma multiplies swizzled tiles, and registers")
             for (int k = 0; k < 32; ++k) store += fmt::format("st.global.f32 [%d9+{}], %f{};", 4 * k, k);
             Launch launch;
             launch.block.x = 128;
-            for (const char* order : kOrders) {
+            for (const std::string& order : kOrders) {
                 launch.order = parse_order(order);
                 const PtxKernel k(
                     with_mbarrier(1) + copy_rows(128) + load + kDescriptors + wait() + kFence +

@@ -1,8 +1,7 @@
 // Tests that each check of the modelled GPU finds its fault and names the place, and passes a correct kernel.
 #include "cpu/error.h"
 #include "gpusim/limits.h"
-#include "gpusim/test/ptx_kernel.h"
-#include "test/support/catch.h"
+#include "gpusim/test/kernel_cases.h"
 
 using namespace teon::test;
 
@@ -17,28 +16,14 @@ const std::string kStore = kOwn + "st.shared.u32 [%r2], 1; bar.sync 0; st.shared
 const std::string kLoadLane = "xor.b32 %r3, %r2, 4; ld.shared.u32 %r4, [%r3];";
 const std::string kLoadWarp = "xor.b32 %r3, %r2, 128; ld.shared.u32 %r4, [%r3];";
 
-struct Case {
-    std::string name, body, expected;  // "": no error
-    uint32_t threads = 32;
-};
-
-void check(const std::vector<Case>& cases) {
-    for (const Case& c : cases) {
-        INFO(c.name);
-        for (const char* order : {"forward", "reverse", "random:3"}) {
-            INFO(order);
-            Launch launch;
-            launch.order = parse_order(order);
-            const std::string error = PtxKernel(c.body, kShared).error(c.threads, launch);
-            if (c.expected.empty()) {
-                REQUIRE(error == "");
-            } else {
-                REQUIRE_THAT(error, ContainsSubstring(c.expected) && ContainsSubstring("test.cu:8") &&
-                                        ContainsSubstring("kernel kernel") &&
-                                        ContainsSubstring("block (0, 0, 0), warp "));
-            }
-        }
-    }
+void check(const std::vector<KernelCase>& cases) {
+    check_cases(cases, {"test.cu:8", "kernel kernel", "block (0, 0, 0), warp "},
+                [](const KernelCase& c, const std::string& order) {
+                    Launch launch;
+                    launch.order = parse_order(order);
+                    launch.block.x = c.threads ? c.threads : 32;
+                    PtxKernel(c.body, kShared).run(std::vector<uint32_t>(launch.block.x, 1), launch);
+                });
 }
 
 }  // namespace

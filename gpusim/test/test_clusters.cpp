@@ -1,13 +1,11 @@
 // Tests of clusters: the memory, mbarriers and barrier that blocks share, and copies to several blocks at once.
-#include "gpusim/test/ptx_kernel.h"
-#include "test/support/catch.h"
+#include "gpusim/test/kernel_cases.h"
 
 using namespace teon::test;
 
 namespace {
 
 constexpr uint32_t kThreads = 64;
-constexpr const char* kOrders[] = {"forward", "reverse", "random:3", "random:4", "random:5"};
 
 // Memory of each block: an mbarrier, one word for each thread at byte 256, a tile at byte 1024. %r1 is its address, %r5
 // the rank, %r6 the other rank of two, %r7 its buffer, %r2 and %r3 the thread's word in the own and in the other block.
@@ -23,44 +21,25 @@ const std::string kStoreOwn = "add.u32 %r8, %r32, 1000; st.shared.u32 [%r2+256],
 const std::string kLoadOther = "ld.shared::cluster.u32 %r9, [%r3+256];";
 const std::string kResult = "st.global.u32 [%d16], %r9;";
 
-Launch launch_of(const char* order, uint32_t blocks = 4, uint32_t cluster = 2, uint32_t threads = kThreads) {
+Launch launch_of(const std::string& order) {
     Launch launch;
     launch.order = parse_order(order);
-    launch.grid.x = blocks;
-    launch.cluster.x = cluster;
-    launch.block.x = threads;
+    launch.grid.x = 4;
+    launch.cluster.x = 2;
+    launch.block.x = kThreads;
     return launch;
 }
 
-std::vector<uint32_t> run(const std::string& body, const char* order, const TensorMap& map = {}) {
+std::vector<uint32_t> run(const std::string& body, const std::string& order, const TensorMap& map = {}) {
     return PtxKernel(kBegin + body, kMemory, map).run(std::vector<uint32_t>(4096, 7), launch_of(order));
 }
 
-std::string error_of(const std::string& body, const char* order, const TensorMap& map = {}) {
-    try {
-        run(body, order, map);
-    } catch (const std::exception& e) { return e.what(); }
-    return "";
+std::string error_forward(const std::string& body) {
+    return error_of<std::exception>([&] { run(body, "forward"); });
 }
 
-struct Case {
-    std::string name, body, expected;
-};
-
-// Each case must give its error in every order.
-void check(const std::vector<Case>& cases, const TensorMap& map = {}) {
-    for (const Case& c : cases) {
-        INFO(c.name);
-        for (const char* order : kOrders) {
-            INFO(order);
-            const std::string error = error_of(c.body, order, map);
-            if (c.expected.empty()) {
-                REQUIRE(error == "");
-            } else {
-                REQUIRE_THAT(error, ContainsSubstring(c.expected) && ContainsSubstring("test.cu:8"));
-            }
-        }
-    }
+void check(const std::vector<KernelCase>& cases, const TensorMap& map = {}) {
+    check_cases(cases, {"test.cu:8"}, [&](const KernelCase& c, const std::string& order) { run(c.body, order, map); });
 }
 
 // The first thread of each block makes an mbarrier of `count` arrivals, which the cluster sees after its barrier.
@@ -124,7 +103,7 @@ TEST_CASE("gpusim/clusters: a grid of two dimensions is divided into clusters of
 }
 
 TEST_CASE("gpusim/clusters: the barrier orders accesses to each other's memory") {
-    for (const char* order : kOrders) {
+    for (const std::string& order : kOrders) {
         INFO(order);
         const std::vector<uint32_t> out = run(kStoreOwn + kSync + kLoadOther + kSync + kResult, order);
         for (uint32_t i = 0; i < 4 * kThreads; ++i) REQUIRE(out[i] == 1000 + (i ^ kThreads));
@@ -161,18 +140,17 @@ TEST_CASE("gpusim/clusters: what the barrier of the cluster does not order is fo
 }
 
 TEST_CASE("gpusim/clusters: a block that waits for ever, or whose memory is gone, is found") {
-    REQUIRE_THAT(error_of("@%p6 bra $loop; bra $go; $loop: mov.u32 %r9, 0;" + with_mbarrier(1) + "bar.sync 0;" +
-                              wait_for_phase(0) + "$go:" + kSync,
-                          "forward"),
+    REQUIRE_THAT(error_forward("@%p6 bra $loop; bra $go; $loop: mov.u32 %r9, 0;" + with_mbarrier(1) + "bar.sync 0;" +
+                               wait_for_phase(0) + "$go:" + kSync),
                  ContainsSubstring("waits for ever"));
     // Rank 0 has ended when rank 1, which runs after it, reads its memory.
-    REQUIRE_THAT(error_of(kStoreOwn + kSync + "@%p6 bra $end; bar.sync 0;" + kLoadOther + "$end:", "forward"),
+    REQUIRE_THAT(error_forward(kStoreOwn + kSync + "@%p6 bra $end; bar.sync 0;" + kLoadOther + "$end:"),
                  ContainsSubstring("block 0 of the cluster has ended"));
 }
 
 TEST_CASE("gpusim/clusters: mbarriers of other blocks") {
     const std::string begin = with_mbarrier(kThreads) + kSync;
-    for (const char* order : kOrders) {
+    for (const std::string& order : kOrders) {
         INFO(order);
         const auto out = run(begin + "st.shared::cluster.u32 [%r3+256], %r32;" + kArriveThere + wait_for_phase(0) +
                                  "ld.shared.u32 %r9, [%r2+256];" + kSync + kResult,
@@ -191,7 +169,7 @@ TEST_CASE("gpusim/clusters: a copy goes to several blocks, each of whose mbarrie
     const std::string begin = with_mbarrier(1) + kSync;
     const std::string read = wait_for_phase(0) + "ld.shared.u32 %r9, [%r2+1024];" + kSync + kResult;
     const TensorMap map = tile_of_64_rows();
-    for (const char* order : kOrders) {
+    for (const std::string& order : kOrders) {
         INFO(order);
         std::vector<uint32_t> in(4096);
         for (uint32_t i = 0; i < in.size(); ++i) in[i] = 3 * i;

@@ -45,7 +45,7 @@ def loss_of(folder):
     except BadRun:
         return None  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        return runs.checked(folder, *opened).evals[-1]["val_loss"]
+        return runs.checked(folder, *opened).loss
     except Unfinished:
         return None
     except runs.Diverged:
@@ -109,14 +109,9 @@ def words_of(command, cell, folder):
 
 def run_cell(command, cell, folder):
     """Runs one cell and returns its exit status. A Ctrl-C lets it save and then raises KeyboardInterrupt."""
-    status = []
-
-    def ended(_, code, errors):
-        print(errors, end="", file=sys.stderr)
-        status.append(code)
-
-    processes.run_all([(folder, words_of(command, cell, folder))], 1, ended)
-    return status[0]
+    ((_, status, errors),) = processes.run_all([(folder, words_of(command, cell, folder))])
+    print(errors, end="", file=sys.stderr)
+    return status
 
 
 def flags_of(words):
@@ -168,7 +163,7 @@ def stale(folder, now):
     except BadRun:
         return ""  # not begun or damaged: it starts again, or --resume reports the fault
     try:
-        record = read_object(folder + ".json", [("flags", dict)], [("program", str), ("config", str)])
+        record = read_object(folder + ".json", {"flags": dict, "program?": str, "config?": str})
     except BadRun:
         record = {"flags": {}}  # made by an earlier version
     begun, flags = record["flags"], now["flags"]

@@ -59,14 +59,6 @@ def pyplot():
     return plt
 
 
-def panels_of(count, columns, width, height, **how):
-    """Returns a figure with `count` panels, `columns` in a row, each of this size in inches, and the panels' axes."""
-    columns = min(columns, count)
-    rows = math.ceil(count / columns)
-    figure, axes = pyplot().subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, **how)
-    return figure, list(axes.flatten())
-
-
 def marked(count, limit=12):
     """Returns the points of a curve that get markers: at most about `limit`, including the last one."""
     return sorted({*range(0, count, math.ceil(count / limit) or 1), count - 1} - {-1})
@@ -107,6 +99,19 @@ def save_figure(figure, title, path, legend=None):
     figure.savefig(target_of(path), dpi=130, bbox_inches="tight", format="png")
     pyplot().close(figure)
     return path
+
+
+def draw_panels(draw_panel, parts, title, path, legend=None, columns=2, size=(5.2, 4.2), **how):
+    """Draws a figure with a panel of this size, in inches, for each part, by draw_panel(axis, part). Returns its path,
+    or None without a part."""
+    if not parts:
+        return None
+    columns = min(columns, len(parts))
+    rows = math.ceil(len(parts) / columns)
+    figure, axes = pyplot().subplots(rows, columns, figsize=(size[0] * columns, size[1] * rows), squeeze=False, **how)
+    for axis, part in zip(axes.flatten(), parts):
+        draw_panel(axis, part)
+    return save_figure(figure, title, path, legend)
 
 
 def title_of(groups):
@@ -161,22 +166,21 @@ def plot_losses(groups, path, bits):
     time."""
     per_step = tokens_per_step(groups)
     names = ["steps", "seconds of training"] if per_step else ["steps", "tokens", "seconds of training"]
-    figure, axes = panels_of(len(names), len(names), 5.5, 5)
-    final = [statistics.fmean(g.values(lambda r: r.evals[-1]["loss"])) for g in groups]
     low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
     high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
-    colors = colors_of_groups(groups).values()
     margin = 0.05 * (high - low) or 0.01
-    for axis, name in zip(axes, names):
-        for g, loss, style in zip(groups, final, styles(colors)):
-            draw_curve(axis, losses_of(g, name), f"{g.label}: {loss:.4f}", style)
+
+    def draw_panel(axis, name):
+        for g, style in zip(groups, styles(colors_of_groups(groups).values())):
+            draw_curve(axis, losses_of(g, name), f"{g.label}: {statistics.fmean(g.losses):.4f}", style)
         axis.set_ylim(low - margin, high + margin)
         mark_cut_off(axis)
         prepare_axis(axis, "", name, f"validation loss, {'bits per byte' if bits else 'nats per token'}")
         if name == "steps" and per_step:
             add_token_axis(axis, per_step)
-    return save_figure(figure, f"Validation loss of {title_of(groups)}", path,
-                       "mean over seeds; band: standard deviation; triangles: points above the figure")
+
+    return draw_panels(draw_panel, names, f"Validation loss of {title_of(groups)}", path,
+                       "mean over seeds; band: standard deviation; triangles: points above the figure", 3, (5.5, 5))
 
 
 # Values above the best one, on a scale on which a difference of the smallest and one of the largest can both be read.
@@ -210,18 +214,15 @@ def draw_rates(axis, curves, title, ylabel):
 
 def plot_rates(methods, path, bits):
     """Draws each method's final loss against its learning rate, relative to the best of all, in per cent."""
-    losses = {id(m): {rate: group.values(lambda r: r.evals[-1]["loss"]) for rate, group in m.groups.items()}
-              for m in methods}
-    best = min(statistics.fmean(values) for points in losses.values() for values in points.values())
+    best = min(statistics.fmean(group.losses) for m in methods for group in m.groups.values())
     excess = (lambda loss: 100 * (loss / best - 1)) if bits else (lambda loss: 100 * math.expm1(min(loss - best, 500)))
-    colors = colors_of_groups([m.best for m in methods]).values()
+    colors, ylabel = colors_of_groups([m.best for m in methods]), "bits per byte" if bits else "perplexity"
     curves = [(f"{m.label}: best at {m.best_rate:g}" + ("" if m.inside else ", an end of its rates"),
-               {rate: list(map(excess, values)) for rate, values in losses[id(m)].items()}, style)
-              for m, style in zip(methods, styles(colors))]
-    figure, (axis,) = panels_of(1, 1, 8, 5)
-    draw_rates(axis, curves, "", "bits per byte above the best" if bits else "perplexity above the best")
-    return save_figure(figure, f"Learning rates of {title_of([m.best for m in methods])}", path,
-                       "mean over seeds; bars: standard deviation; filled: best rate")
+               {rate: list(map(excess, group.losses)) for rate, group in m.groups.items()}, style)
+              for m, style in zip(methods, styles(colors.values()))]
+    return draw_panels(lambda axis, _: draw_rates(axis, curves, "", f"{ylabel} above the best"), [curves],
+                       f"Learning rates of {title_of([m.best for m in methods])}", path,
+                       "mean over seeds; bars: standard deviation; filled: best rate", size=(8, 5))
 
 
 MEASURES = {"left": ("left singular vectors", "|<u, u'>|"), "right": ("right singular vectors", "|<v, v'>|"),
@@ -246,11 +247,11 @@ def draw_alignment(axis, measured, key, label):
 
 def plot_alignment(groups, path):
     """Returns the path, or None if nothing was measured."""
-    measured = {g.label: [d for r in g.runs for d in r.diagnoses] for g in groups if any(r.diagnoses for r in g.runs)}
-    if not measured:
-        return None
-    figure, axes = panels_of(3 * len(measured), 3, 5, 3.6)
-    panels = [(label, lines, key) for label, lines in measured.items() for key in MEASURES]
-    for axis, (label, lines, key) in zip(axes, panels):
+    def draw_panel(axis, part):
+        label, lines, key = part
         draw_alignment(axis, [(d["step"], d["role"], d[key]) for d in lines], key, label)
-    return save_figure(figure, "Momenta of consecutive layers, mean over pairs and seeds", path, "role")
+
+    measured = [(g.label, [d for r in g.runs for d in r.diagnoses]) for g in groups]
+    parts = [(label, lines, key) for label, lines in measured if lines for key in MEASURES]
+    return draw_panels(draw_panel, parts, "Momenta of consecutive layers, mean over pairs and seeds", path, "role", 3,
+                       (5, 3.6))

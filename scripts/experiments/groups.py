@@ -24,8 +24,10 @@ class Group:
     label: str
     runs: list
 
-    def values(self, f):
-        return [f(run) for run in self.runs]
+    @property
+    def losses(self):
+        """The final losses."""
+        return [run.loss for run in self.runs]
 
 
 def setting(flag, value):
@@ -109,9 +111,6 @@ class Method:
     groups: dict                                     # by rate
     diverged: set = dataclasses.field(default_factory=set)  # rates of which a run diverged
 
-    def loss(self, rate):
-        return statistics.fmean(self.groups[rate].values(lambda r: r.evals[-1]["loss"]))
-
     @property
     def rates(self):
         return sorted({*self.groups, *self.diverged})
@@ -119,7 +118,7 @@ class Method:
     @property
     def best_rate(self):
         """The rate with the lowest mean loss; one with a diverged run only if all have one."""
-        return min(self.groups, key=lambda rate: (rate in self.diverged, self.loss(rate)))
+        return min(self.groups, key=lambda rate: (rate in self.diverged, statistics.fmean(self.groups[rate].losses)))
 
     @property
     def best(self):
@@ -167,7 +166,7 @@ def with_baseline_first(groups, name):
     fitting = ([g for g in groups if g.label == name]
                or [g for g in groups if any(os.path.realpath(r.folder) == place for r in g.runs)]
                or sorted((g for g in groups if g.runs[0].optimizer == name),
-                         key=lambda g: statistics.fmean(g.values(lambda r: r.evals[-1]["loss"]))))
+                         key=lambda g: statistics.fmean(g.losses)))
     if not fitting:
         raise Fault(f"--baseline {name}: no run of this folder, row or optimizer; the rows are "
                     f"{', '.join(g.label for g in groups)}")
@@ -177,7 +176,7 @@ def with_baseline_first(groups, name):
 def comparisons(groups):
     """Returns each group's comparison with the first one (None for itself); p is corrected over all comparisons."""
     def losses(group):
-        return {run.seed: run.evals[-1]["loss"] for run in group.runs}
+        return {run.seed: run.loss for run in group.runs}
 
     def start(group):
         return {k: v for k, v in group.runs[0].facts.items() if k in START}
@@ -191,18 +190,13 @@ def comparisons(groups):
 def reach(run, target):
     """Returns (step, tokens, seconds) at which the validation loss first reaches the target, interpolated linearly
     between evaluations, or None."""
-    seconds = run.seconds_at()
-    before = None
+    seconds, before = run.seconds_at(), None
     for m in run.evals:
+        place = m["step"], m["tokens"], seconds[m["step"]]
+        if m["loss"] <= target and before is None:
+            return place
         if m["loss"] <= target:
-            if before is None or before["loss"] == m["loss"]:
-                return m["step"], m["tokens"], seconds[m["step"]]
-            share = (before["loss"] - target) / (before["loss"] - m["loss"])
-
-            def mix(a, b):
-                return a + share * (b - a)
-
-            return (mix(before["step"], m["step"]), mix(before["tokens"], m["tokens"]),
-                    mix(seconds[before["step"]], seconds[m["step"]]))
-        before = m
+            share = (before[0] - target) / (before[0] - m["loss"])
+            return tuple(a + share * (b - a) for a, b in zip(before[1], place))
+        before = m["loss"], place
     return None

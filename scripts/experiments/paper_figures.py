@@ -7,7 +7,7 @@ import statistics
 
 from run_folder import short
 
-from experiments import figures, paper, significance
+from experiments import Fault, figures, paper, significance
 from experiments.paper_tables import perplexities, relative, whole
 from experiments.tables import percent
 
@@ -35,7 +35,7 @@ def title_of(m):
     family = {"train_gpt2": "GPT-2", "train_llama": "LLaMA"}[m.table.program]
     try:
         return f"{family}, {short(paper.plan_of(m.table.program, m.model, m.vocabulary_size)[0])} parameters"
-    except OSError:  # the program is not built
+    except (OSError, Fault):  # the program is not built, or of another version
         return m.model.name
 
 
@@ -45,16 +45,6 @@ def by_model(measured, keep=lambda m: whole(m.best)):
     for m in filter(keep, measured):
         models.setdefault((m.table.id, m.model.name), []).append(m)
     return list(models.values())
-
-
-def draw_panels(draw_panel, parts, title, path, legend=""):
-    """Draws a panel for each part by draw_panel(axis, part)."""
-    if not parts:
-        return None
-    figure, axes = figures.panels_of(len(parts), 2, 5.2, 4.2)
-    for axis, part in zip(axes, parts):
-        draw_panel(axis, part)
-    return figures.save_figure(figure, title, path, legend)
 
 
 # ---- over training ---------------------------------------------------------------------------------------------------
@@ -99,8 +89,8 @@ def plot_differences(measured, path, points, what, keep=lambda m: True):
         axis.set_yticks([], minor=True)
         figures.prepare_axis(axis, title_of(rows[0]), "steps", f"{what}, difference to Muon")
 
-    return draw_panels(draw_panel, list(filter(reference, by_model(measured))),
-                       f"{measured[0].table.title}: {what}, mean and deviation over seeds", path)
+    return figures.draw_panels(draw_panel, list(filter(reference, by_model(measured))),
+                       f"{measured[0].table.title}: {what}, mean and deviation over seeds", path, "")
 
 
 def plot_training(measured, path):
@@ -126,7 +116,7 @@ def plot_alignment(measured, path):
                                ("left", "right")[side], title_of(m))
 
     parts = [(side, *part) for part in measured_alignment(measured) for side in (0, 1)]
-    return draw_panels(draw_panel, parts, "Alignment of the top singular vectors of momenta "
+    return figures.draw_panels(draw_panel, parts, "Alignment of the top singular vectors of momenta "
                        f"({parts and parts[0][1].row.name})", path, "role")
 
 
@@ -144,8 +134,8 @@ def plot_rates(measured, path):
             (m.row.name, {rate: [100 * min(relative(loss - best), 1e6)] for rate, loss in finite_losses(m).items()},
              styles(m.table)[m.row.name]) for m in rows], title_of(rows[0]), "perplexity above the best")
 
-    return draw_panels(draw_panel, by_model(measured, lambda m: len(finite_losses(m)) > 1),
-                       f"{measured[0].table.title}: learning rates (one seed; filled: best)", path)
+    return figures.draw_panels(draw_panel, by_model(measured, lambda m: len(finite_losses(m)) > 1),
+                       f"{measured[0].table.title}: learning rates (one seed; filled: best)", path, "")
 
 
 def plot_times(measured, path):
@@ -163,7 +153,7 @@ def plot_times(measured, path):
         axis.invert_yaxis()
         figures.prepare_axis(axis, title_of(rows[0]), "time of a step: forward and backward (1), optimizer", "")
 
-    return draw_panels(draw_panel, by_model(measured), f"{measured[0].table.title}: time per step", path, None)
+    return figures.draw_panels(draw_panel, by_model(measured), f"{measured[0].table.title}: time per step", path)
 
 
 def plot_forest(measured, path):
@@ -174,13 +164,10 @@ def plot_controls(measured, path, title="Difference to Muon"):
     """The difference in perplexity between each row and its Muon, each at its best rate, with the 95% interval. Rows of
     one name share a line."""
     models = by_model(measured, lambda m: m.against_best.n and m.table.row(m.row.against).flags["optimizer"] == "muon")
-    if not models:
-        return None
     names = {m.row.name: colors(m.table)[m.row.name] for rows in models for m in rows}
     places = {name: place for place, name in enumerate(names)}
-    figure, axes = figures.pyplot().subplots(1, len(models), squeeze=False, sharey=True,
-                                             figsize=(3 + 4 * len(models), 1.6 + 0.42 * len(names)))
-    for axis, rows in zip(axes[0], models):
+
+    def draw_panel(axis, rows):
         axis.axvline(0, color=COLORS["Muon"], lw=1.6)
         for m in rows:
             place, color, comparison = places[m.row.name], names[m.row.name], m.against_best
@@ -198,17 +185,18 @@ def plot_controls(measured, path, title="Difference to Muon"):
         axis.set_yticks(range(len(names)), names, fontsize=9)
         axis.set_ylim(len(names) - 0.4, -0.7)
         axis.margins(x=0.15)
-    return figures.save_figure(figure, f"{title}, mean and 95% interval (left is better)", path)
+
+    count = max(1, len(models))
+    return figures.draw_panels(draw_panel, models, f"{title}, mean and 95% interval (left is better)", path,
+                               columns=count, size=(4 + 3 / count, 1.6 + 0.42 * len(names)), sharey=True)
 
 
 def plot_headline(measured, path):
     """The final perplexity of AdamW, Muon and Teon, mean and 95% interval over seeds, a panel per model."""
     parts = [rows for rows in by_model(measured, lambda m: m.row.name in HEADLINE and whole(m.best))
              if len(rows) == len(HEADLINE)]
-    if not parts:
-        return None
-    figure, axes = figures.panels_of(len(parts), len(parts), 5.5, 2.6, sharey=True)
-    for axis, rows in zip(axes, parts):
+
+    def draw_panel(axis, rows):
         means = []
         for place, m in enumerate(rows):
             values = perplexities(m.best)
@@ -224,8 +212,10 @@ def plot_headline(measured, path):
         axis.set_xlim(0, 1.35 * max(means))
         figures.prepare_axis(axis, title_of(rows[0]), "validation perplexity (lower is better)", "")
         axis.grid(axis="y", visible=False)
-    seeds = min(len(whole(m.best)) for rows in parts for m in rows)
-    return figures.save_figure(figure, f"Each method at its best learning rate, {seeds} seeds", path)
+
+    seeds = min((len(whole(m.best)) for rows in parts for m in rows), default=0)
+    return figures.draw_panels(draw_panel, parts, f"Each method at its best learning rate, {seeds} seeds", path,
+                               columns=len(parts), size=(5.5, 2.6), sharey=True)
 
 
 FIGURES = {"training": plot_training, "validation": plot_validation, "rates": plot_rates, "alignment": plot_alignment,

@@ -61,22 +61,21 @@ def start(key, slot, words, environment):
     return Program(key, slot, process, errors, time.monotonic())
 
 
-def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
-    """Runs the programs of `todo`, pairs of a key and a command's words, at most `jobs` at a time.
+def run_all(todo, jobs=1, show=lambda running: None, environments=({},)):
+    """Runs the programs of `todo`, pairs of a key and a command's words, at most `jobs` at a time. Yields each program
+    after its end, with its exit status and its standard error.
 
-    Calls `ended(program, status, errors)` after each, with its standard error; if this returns False, no further
-    program is started. Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
+    Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
     environments[n % len(environments)].
 
     After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; a second signal kills them.
     Then raises KeyboardInterrupt, also if another process has interrupted a program.
     """
-    todo, running, slots, sent, stopped = iter(todo), [], list(range(jobs)), 0, False
-    drawn = -DRAW
+    todo, running, slots, sent, drawn = iter(todo), [], list(range(jobs)), 0, -DRAW
     with Stops() as stops:
         try:
             while True:
-                while slots and not stops.count and not stopped and (task := next(todo, None)):
+                while slots and not stops.count and (task := next(todo, None)):
                     slot = slots.pop(0)
                     running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
                 if not running:
@@ -94,8 +93,7 @@ def run_all(todo, jobs, ended, show=lambda running: None, environments=({},)):
                     if status in INTERRUPTED:  # even if another process sent the signal, all programs end
                         stops.count = max(stops.count, 1)
                     program.errors.seek(0)
-                    errors = program.errors.read().decode(errors="replace")
-                    stopped |= ended(program, status, errors) is False
+                    yield program, status, program.errors.read().decode(errors="replace")
                 if time.monotonic() - drawn >= DRAW:
                     show(running)
                     drawn = time.monotonic()

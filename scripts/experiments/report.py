@@ -85,10 +85,10 @@ def picture(path, title):
     return path and f"![{title}]({os.path.basename(os.path.dirname(path))}/{os.path.basename(path)})"
 
 
-def write(page, tables, runs, costs):
+def write(page, tables, runs, costs_of_all, tflops):
     """Writes the page on the tables, each as measure() returns it, and its figures into the folder `figures` beside it.
-    `costs` are lines on the full scale."""
-    scale, folder = runs.scale, os.path.join(os.path.dirname(page), "figures")
+    `costs_of_all`: costs() of the full scale."""
+    scale, folder, (header, rows, total) = runs.scale, os.path.join(os.path.dirname(page), "figures"), costs_of_all
     os.makedirs(folder, exist_ok=True)
     controls = [m for measured in tables for m in measured if m.table.id.endswith("controls")]
     files = "".join(f" {flag} {' '.join(map(os.path.basename, paths))}"
@@ -100,7 +100,9 @@ def write(page, tables, runs, costs):
         picture(paper_figures.plot_controls(controls, os.path.join(folder, "controls.png")), "Controls"),
         as_markdown(["table", "comparison", "the paper", "here"], verdicts),
         *(line for measured in tables for line in section_of(measured, runs, folder)),
-        "## What it would take to settle the rest", *costs]
+        "## What it would take to settle the rest", as_markdown(header, rows),
+        f"At most {total:.0f} hours on one GPU that sustains {tflops:g} TFLOP/s (6 FLOPs per parameter and token); "
+        "cells that several tables share are counted in each. `reproduce.py all --estimate --scale full` prints it."]
     with replacing(page) as file:
         file.write(INTRODUCTION.format(scale=scale.name, results=os.path.relpath(runs.path), text=files,
                                        ran=summary(scale, runs)) + "\n\n".join(filter(None, parts)) + "\n")

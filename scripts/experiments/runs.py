@@ -50,6 +50,10 @@ class Run:
     def optimizer(self):
         return self.config["options"]["optimizer"]
 
+    @property
+    def loss(self):
+        return self.evals[-1]["loss"]
+
     @functools.cached_property
     def facts(self):
         """{name: value} of everything that identifies the experiment except the seed."""
@@ -190,7 +194,7 @@ def is_companion(path):
     if os.path.isdir(path):
         return os.path.isfile(os.path.join(path, "compare.md"))
     try:
-        return path.endswith(".json") and bool(read_object(path, [("flags", dict)]))
+        return path.endswith(".json") and bool(read_object(path, {"flags": dict}))
     except BadRun:
         return False
 

@@ -1,5 +1,6 @@
 """Errors, quantities, and functions that write files which are complete or absent after a crash."""
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -7,7 +8,7 @@ import os
 import re
 import stat
 
-from written_files import target_of
+from written_files import replacing, target_of
 
 HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
 
@@ -40,6 +41,16 @@ def need(module, purpose):
     except ImportError as error:
         package = module.split(".")[0]
         raise Failure(f"{purpose} needs the Python package {package} ({first_line(error)}): {INSTALL}") from error
+
+
+@contextlib.contextmanager
+def failing_as(what, hint):
+    """Turns every exception into the Failure "cannot WHAT ...": a hub's client raises those of its HTTP library and of
+    the socket."""
+    try:
+        yield
+    except Exception as error:
+        raise Failure(f"cannot {what} ({type(error).__name__}: {first_line(error)}){hint}") from error
 
 
 def hub_client(purpose):
@@ -81,11 +92,9 @@ def sync_and_rename(file, staged, final):
 
 def write_json(path, value):
     """Replaces the file `path` by `value` as JSON. After a crash the file has the old or the new contents."""
-    staged = f"{path}.staged"
-    with open(staged, "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-        sync_and_rename(file, staged, path)
     sync_folder(os.path.dirname(path) or ".")
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from .columns import TEXT_SIZES
 from .compression import COMPRESSIONS
 from .documents import Unit
-from .files import HUB_NAME, Failure, UsageError, check_regular, counted, first_line, hub_client
+from .files import HUB_NAME, Failure, UsageError, check_regular, counted, failing_as, first_line, hub_client
 
 KINDS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".tsv": "csv",
          ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
@@ -195,14 +195,11 @@ class HubSource:
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
         self.hint = (f"; without a network, download {data}/*.parquet on another machine and give "
                      "the local files instead: prepare.py 'FOLDER/*.parquet' --out ...")
-        try:
+        with failing_as(f"list the dataset {data} at {endpoint}", self.hint):
             api = self.hub.HfApi()
             revision = revision or api.repo_info(data.repository, repo_type="dataset", revision=data.branch).sha
             entries = list(api.list_repo_tree(data.repository, data.folder, recursive=True, revision=revision,
                                               repo_type="dataset"))
-        except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
-            raise Failure(f"cannot list the dataset {data} at {endpoint} "
-                          f"({type(error).__name__}: {first_line(error)}){self.hint}") from error
         if any(type(getattr(entry, "path", None)) is not str for entry in entries):
             raise Failure(f"cannot list the dataset {data} at {endpoint}: an entry has no text as its path{self.hint}")
         size_of = {entry.path: entry.size for entry in entries if entry.path.endswith(".parquet")}

@@ -9,7 +9,7 @@ from .files import (
     HUB_NAME,
     Failure,
     UsageError,
-    first_line,
+    failing_as,
     hub_client,
     need,
     sha256_file,
@@ -159,11 +159,9 @@ def fetch_gpt2(folder, bpe_dir):
             shutil.copyfile(source, target)
             continue
         load_module = need("tiktoken.load", "the tokenizer gpt2")
-        try:
+        with failing_as(f"download {GPT2_URL}{file}",
+                        "; without a network, copy vocab.bpe and encoder.json here and use --bpe-dir FOLDER"):
             data = load_module.read_file_cached(GPT2_URL + file, digest)
-        except Exception as error:  # any error of the HTTP library
-            raise Failure(f"cannot download {GPT2_URL}{file} ({type(error).__name__}: {first_line(error)}); without a "
-                          "network, copy vocab.bpe and encoder.json here and use --bpe-dir FOLDER") from error
         with open(target, "wb") as out:
             out.write(data)
 
@@ -173,16 +171,13 @@ def fetch_hub(name):
     repository's tokenizer_config.json, if any, to the same folder."""
     repository = HUB_NAME.fullmatch(LLAMA2 if name == "llama2" else name)["repository"]
     hub = hub_client(f"the tokenizer {name}")
-    try:
+    with failing_as(f"download the tokenizer of {repository}", "; without a network, copy its tokenizer.json or "
+                    "tokenizer.model here and use --tokenizer PATH"):
         info = hub.HfApi().repo_info(repository)
         there = {file.rfilename for file in info.siblings or () if isinstance(file.rfilename, str)}
         wanted = [file for file in (FILES if name != "llama2" else FILES[1:]) if file in there][:1]
         paths = [hub.hf_hub_download(repository, file, revision=info.sha)
                  for file in (*wanted, "tokenizer_config.json") if file in there]
-    except Exception as error:  # errors of the hub's client, of its HTTP library and of the socket
-        raise Failure(f"cannot download the tokenizer of {repository} ({type(error).__name__}: {first_line(error)}); "
-                      "without a network, copy its tokenizer.json or tokenizer.model here and use --tokenizer PATH"
-                      ) from error
     if not wanted:
         raise UsageError(f"--tokenizer {name}: no {' or '.join(FILES)} in {repository}")
     return info.sha, paths[0]

@@ -9,7 +9,7 @@ stack has an owner among the ranks. Per step and bucket of stacks of one shape a
 
 Replicas hold equal momenta, so the owner gathers from its own replica only: nothing, if tensors are replicated whole.
 With P elements in R shards and D replicas, all ranks together send 4 P (R - 1) / R bytes of momenta and
-4 P (R D - 1) / R of updates per step if shards and owners are even; Route.bytes_sent() has each rank's number.
+4 P (R D - 1) / R of updates per step if shards and owners are even.
 """
 import dataclasses
 import functools
@@ -309,12 +309,6 @@ class Route:
 
     def elements(self, rank):
         return math.prod(self.sharding.size(rank))
-
-    def bytes_sent(self, element_bytes):
-        """Returns the bytes that this rank sends to other ranks in a step: (momenta, updates)."""
-        momenta = sum(n for rank, n in enumerate(self.counts["momenta sent"]) if rank != self.me)
-        updates = sum(n * self.elements(rank) for rank, n in enumerate(self.counts["updates sent"]) if rank != self.me)
-        return momenta * self.elements(self.me) * element_bytes, updates * element_bytes
 
     def gather(self, slices):
         """Begins to collect the owned slices. slices: this rank's parts (count, rows, columns). wait() returns

@@ -5,7 +5,7 @@ import json
 import sys
 from unittest import mock
 
-from testing import ROOT, Case
+from testing import ROOT, Case, write_files, write_program
 
 sys.path.insert(0, str(ROOT / "bench"))
 import instruction_counts
@@ -33,11 +33,8 @@ KERNEL = {"file": "kernels/copy.cu", "function": "copy_kernel<8>", "anchor": "LD
 class InstructionCounts(Case):
     def setUp(self):
         super().setUp()
-        self.tool = self.folder / "cuobjdump"
-        self.tool.write_text(f"#!/bin/bash\ncat <<'END'\n{CODE}\nEND\n")
-        self.tool.chmod(0o755)
-        (self.folder / "kernels").mkdir()
-        (self.folder / "kernels/copy.cu.o").touch()
+        self.tool = write_program(self.folder / "cuobjdump", f"#!/bin/bash\ncat <<'END'\n{CODE}\nEND\n")
+        write_files(self.folder, {"kernels/copy.cu.o": ""})
 
     def count(self, **changes):
         rows = instruction_counts.count_all({"copy": {**KERNEL, **changes}}, self.folder, self.tool)

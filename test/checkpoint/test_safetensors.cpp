@@ -181,53 +181,17 @@ TEST_CASE("checkpoint/safetensors: no header makes the reader crash or read else
                                           {{"format", "pt"}});
     seed.append(reinterpret_cast<const char*>(data.data()), 48);
     REQUIRE(fault(memory, seed) == "");
-    const std::string pieces[] = {"{",
-                                  "}",
-                                  "[",
-                                  "]",
-                                  ",",
-                                  ":",
-                                  "\"",
-                                  "-1",
-                                  "0",
-                                  "1e99",
-                                  "9223372036854775807",
-                                  "18446744073709551615",
-                                  "null",
-                                  "true",
-                                  "\"F32\"",
-                                  "\"a\"",
-                                  "\"shape\"",
-                                  "\\u0000",
-                                  "\xff",
-                                  "\"__metadata__\":{}"};
-    std::mt19937_64 random(fuzz_seed(11));
-    auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+    constexpr const char* kPieces[] = {"{",       "}",         "[",     "]",
+                                       ",",       ":",         "\"",    "-1",
+                                       "0",       "1e99",      "null",  "9223372036854775807",
+                                       "true",    "\"F32\"",   "\"a\"", "18446744073709551615",
+                                       "\\u0000", "\"shape\"", "\xff",  "\"__metadata__\":{}"};
+    Fuzz fuzz(11);
     int accepted = 0;
     const int rounds = fuzz_rounds(100000);
     for (int i = 0; i < rounds; ++i) {
-        std::string bytes = seed;
-        const size_t changes = 1 + below(3);
-        for (size_t k = 0; k < changes; ++k) {
-            const size_t at = below(bytes.size());
-            switch (below(5)) {
-                case 0:
-                    bytes[at] ^= static_cast<char>(1 << below(8));
-                    break;
-                case 1:
-                    bytes[at] = static_cast<char>(below(256));
-                    break;
-                case 2:
-                    bytes.insert(at, pieces[below(std::size(pieces))]);
-                    break;
-                case 3:
-                    bytes.replace(at, below(8), pieces[below(std::size(pieces))]);
-                    break;
-                default:
-                    bytes.resize(at + 1);
-            }
-        }
-        if (below(2) && bytes.size() > 56) {  // a matching header length lets the damage get further
+        std::string bytes = fuzz.damaged(seed, kPieces);
+        if (fuzz.below(2) && bytes.size() > 56) {  // a matching header length lets the damage get further
             const uint64_t header = bytes.size() - 56;
             std::memcpy(bytes.data(), &header, 8);
         }

@@ -74,12 +74,10 @@ TEST_CASE("checkpoint/tokenizer_files: a SentencePiece model is exported as its 
 
 TEST_CASE("checkpoint/tokenizer_files: a tokenizer that cannot be read or is damaged is named") {
     TempDir folder;
-    auto complaint = [&] { return error_of([&] { tokenizer_files(folder.path(), 128, 0); }); };
-    {
-        write_file(folder / "description.json", "{}");
-        const Unreadable denied(folder.path());
-        REQUIRE(complaint() == folder.path() + ": cannot be listed: Permission denied");
-    }
+    const auto read = [&] { tokenizer_files(folder.path(), 128, 0); };
+    const auto complaint = [&] { return error_of(read); };
+    write_file(folder / "description.json", "{}");
+    REQUIRE(error_of_unreadable(folder.path(), read) == folder.path() + ": cannot be listed: Permission denied");
     write_file(folder / "description.json", R"({"kind": "huggingface"})");
     for (const char* text : {"{", R"({"added_tokens": [{"id": 0, "content": 5}]})",
                              R"({"added_tokens": [{"content": 5}]})", R"({"added_tokens": 3})"}) {

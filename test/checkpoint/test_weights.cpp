@@ -4,6 +4,7 @@
 
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -51,9 +52,7 @@ void check_weights_of(const std::string& path, bool has_masters) {
     ParamStore params(table, dtype_of<T>, stream, has_masters);
     load_weights(params, SafetensorsModel(path), stream);
     for (int r = 0; r < table.count(); ++r) {
-        std::vector<T> stored(static_cast<size_t>(table[r].size()));
-        download(stored.data(), params.work<T>(r), std::ssize(stored), stream);
-        stream.synchronize();
+        const std::vector<T> stored = fetch(params.work<T>(r), table[r].size(), stream);
         int64_t wrong = 0;
         for (int64_t i = 0; i < kStoredRows; ++i)
             for (int64_t j = 0; j < kStoredCols; ++j) {

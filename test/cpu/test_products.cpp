@@ -79,20 +79,10 @@ std::vector<Case> cases(uint64_t seed) {
     return all;
 }
 
-std::vector<double> doubles(const auto& values) {
-    std::vector<double> wide;
-    for (const auto x : values) wide.push_back(static_cast<double>(static_cast<float>(x)));
-    return wide;
-}
 std::vector<double> magnitudes(std::vector<double> values) {
     for (double& x : values) x = std::abs(x);
     return values;
 }
-
-template <typename T>
-constexpr DType kDtype = std::is_same_v<T, float>  ? DType::f32
-                         : std::is_same_v<T, bf16> ? DType::bf16
-                                                   : DType::f16;
 
 Matrix matrix(const Layout& layout, const void* data) { return {data, layout.ld, layout.stride_inner}; }
 
@@ -113,8 +103,8 @@ void check(const Case& c, uint64_t seed) {
             .batch = c.batch,
             .trans_a = c.trans_a,
             .trans_b = c.trans_b,
-            .in = kDtype<T>,
-            .out = kDtype<TC>,
+            .in = dtype_of<T>,
+            .out = dtype_of<TC>,
             .A = matrix(a, A.data()),
             .B = matrix(b, B.data()),
             .addend = matrix(d, C.data()),
@@ -126,12 +116,12 @@ void check(const Case& c, uint64_t seed) {
             .bias = c.bias ? bias.data() : nullptr});
     REQUIRE(same_bits(d.blank(C), d.blank(before)));
     for (int i = 0; i < c.batch; ++i) {
-        const auto x = doubles(a.take(A, i));
-        const auto y = doubles(b.take(B, i));
-        const auto old = doubles(d.take(before, i));
+        const auto x = widen<double>(a.take(A, i));
+        const auto y = widen<double>(b.take(B, i));
+        const auto old = widen<double>(d.take(before, i));
         const auto product = matmul_oracle(x, y, c.M, c.N, c.K, c.trans_a, c.trans_b);
         const auto sizes = matmul_oracle(magnitudes(x), magnitudes(y), c.M, c.N, c.K, c.trans_a, c.trans_b);
-        const auto result = doubles(d.take(C, i));
+        const auto result = widen<double>(d.take(C, i));
         for (size_t j = 0; j < result.size(); ++j) {
             const double added =
                 (c.accumulate ? old[j] : 0.0) + (c.bias ? static_cast<double>(static_cast<float>(bias[j % c.N])) : 0.0);
@@ -161,8 +151,8 @@ std::vector<T> first_of(int width, int K, int count, bool trans_a, bool trans_b,
               .batch = count,
               .trans_a = trans_a,
               .trans_b = trans_b,
-              .in = kDtype<T>,
-              .out = kDtype<T>,
+              .in = dtype_of<T>,
+              .out = dtype_of<T>,
               .A = {A.data(), trans_a ? width : K, terms},
               .B = {B.data(), trans_b ? K : width, terms},
               .addend = {C.data(), width, size},
@@ -179,7 +169,8 @@ void check_batches() {
         for (const bool trans_b : {false, true}) {
             const std::vector<T> alone = first_of<T>(width, width, 1, false, trans_b);
             for (int count = 2; count <= 12; ++count) {
-                INFO(name_of(kDtype<T>) << ", " << count << " matrices of " << width << ", B transposed: " << trans_b);
+                INFO(name_of(dtype_of<T>)
+                     << ", " << count << " matrices of " << width << ", B transposed: " << trans_b);
                 REQUIRE(same_bits(first_of<T>(width, width, count, false, trans_b), alone));
             }
         }

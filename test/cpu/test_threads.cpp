@@ -13,20 +13,15 @@
 #include "base/check.h"
 #include "test/support/catch.h"
 #include "test/support/cpu_time.h"
+#include "test/support/os_threads.h"
 #include "test/support/skip.h"
 
 using namespace teon;
 using cpu::parallel_for;
 using test::cpu_seconds_of;
+using test::ScopedThreads;
 
 namespace {
-
-struct ScopedThreads {
-    explicit ScopedThreads(int n) : before(cpu::set_thread_count(n)) {}
-    ~ScopedThreads() { cpu::set_thread_count(before); }
-    ScopedThreads(ScopedThreads&&) = delete;
-    int before;
-};
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 

@@ -13,6 +13,7 @@
 #include "files/file.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/write_shard.h"
 
 using namespace teon;
@@ -201,9 +202,7 @@ struct Drawn {
 
 std::vector<Drawn> take_batch(Loader& loader, const Stream& stream) {
     const Batch batch = loader.next(stream);
-    std::vector<int> tokens(static_cast<size_t>(batch.B * kTokens));
-    download(tokens.data(), batch.tokens, std::ssize(tokens), stream);
-    stream.synchronize();
+    const std::vector<int> tokens = fetch(batch.tokens, int64_t{batch.B} * kTokens, stream);
     std::vector<Drawn> drawn;
     for (size_t b = 0; b < tokens.size(); b += kTokens) drawn.push_back({tokens[b + 1], tokens[b]});
     return drawn;
@@ -291,82 +290,26 @@ TEST_CASE("data/loader: a run of version 0.2 continues with its own order of a m
     }
 }
 
-TEST_CASE("data/loader: a mixture keeps its shares, every source's epochs, and one order for ranks and resumed runs") {
-    TempDir folder;
-    constexpr int T = 4;
-    // The first token of a window is its index within its source, and the second token is the source.
-    const size_t windows[] = {300, 41, 7};
-    const double shares[] = {0.7, 0.2, 0.1};
-    std::string pattern;
-    for (uint32_t s = 0; s < 3; ++s) {
-        std::filesystem::create_directories(folder / std::to_string(s));
-        std::vector<uint32_t> tokens;
-        for (uint32_t w = 0; w < windows[s]; ++w) tokens.insert(tokens.end(), {w, s, 0, 0});
-        tokens.push_back(0);
-        write_shard(folder / std::to_string(s) + "/x_train_000000.bin", tokens);
-        pattern += fmt::format("{}{}:{}", s ? "," : "", folder / std::to_string(s), shares[s]);
-    }
-    const DataSet data = open_dataset(pattern, "train");
-    LoaderOptions o{.B = 1, .T = T, .vocab_size = 1000, .seed = 3};
-    o.mixture = data.mixture;
-    Stream stream;
-    auto take = [&](Loader& loader) {
-        const Batch batch = loader.next(stream);
-        std::vector<int> tokens(static_cast<size_t>(batch.B * T));
-        download(tokens.data(), batch.tokens, std::ssize(tokens), stream);
-        stream.synchronize();
-        return tokens;
-    };
-    std::vector<std::vector<int>> seen;  // by sample
-    Loader loader(data.shards, o);
-    for (int i = 0; i < 20000; ++i) seen.push_back(take(loader));
+// Epochs, resumed runs and ranks are tested above.
+TEST_CASE("data/loader: a mixture keeps its shares in blocks of 10,000 and at every length, in an order of its seed") {
+    const Mixture mixture({300, 41, 7}, {0.7, 0.2, 0.1});
+    const std::vector<Drawn> seen = take_samples(mixture, mixture.options(3), 20000);
     for (int block : {0, 1}) {
         std::map<int, int> count;
-        for (int i = 0; i < 10000; ++i) ++count[seen[static_cast<size_t>(block * 10000 + i)][1]];
-        for (int s = 0; s < 3; ++s) REQUIRE(count[s] == static_cast<int>(shares[s] * 10000 + 0.5));
+        for (int i = 0; i < 10000; ++i) ++count[seen[static_cast<size_t>(block * 10000 + i)].source];
+        REQUIRE(count == std::map<int, int>{{0, 7000}, {1, 2000}, {2, 1000}});
     }
     // At every length the shares are as exact as in a random order: within six standard deviations of 500 draws.
     for (size_t begin = 0; begin < seen.size(); begin += 500) {
         int64_t first = 0;
-        for (size_t i = begin; i < begin + 500; ++i) first += seen[i][1] == 0;
+        for (size_t i = begin; i < begin + 500; ++i) first += seen[i].source == 0;
         REQUIRE(std::abs(static_cast<double>(first) - 350) < 6 * std::sqrt(500 * 0.7 * 0.3));
     }
-    for (int s = 0; s < 3; ++s) {  // all windows of a source occur equally often, within one epoch
-        std::vector<int> times(windows[s], 0);
-        int64_t total = 0;
-        for (const std::vector<int>& window : seen)
-            if (window[1] == s) {
-                ++times[static_cast<size_t>(window[0])];
-                ++total;
-            }
-        const auto [least, most] = std::minmax_element(times.begin(), times.end());
-        REQUIRE(*least >= total / static_cast<int64_t>(windows[s]));
-        REQUIRE(*most <= total / static_cast<int64_t>(windows[s]) + 1);
-    }
-    for (int64_t at : {0, 1, 9999, 10000, 15321}) {  // by a seek
-        loader.seek(at);
-        REQUIRE(take(loader) == seen[static_cast<size_t>(at)]);
-    }
-    for (int ranks : {2, 3})
-        for (int rank = 0; rank < ranks; ++rank) {
-            LoaderOptions shared = o;
-            shared.B = 2;
-            shared.rank = rank;
-            shared.ranks = ranks;
-            Loader part(data.shards, shared);
-            for (size_t step = 0; step < 20; ++step) {
-                const size_t first = step * static_cast<size_t>(2 * ranks) + static_cast<size_t>(2 * rank);
-                std::vector<int> expected = seen[first];
-                expected.insert(expected.end(), seen[first + 1].begin(), seen[first + 1].end());
-                REQUIRE(take(part) == expected);
-            }
-        }
-    LoaderOptions other = o;
-    other.seed = 4;
-    Loader reseeded(data.shards, other);
+    const std::vector<Drawn> reseeded = take_samples(mixture, mixture.options(4), 1000);
     int same = 0;
-    for (size_t i = 0; i < 1000; ++i) same += take(reseeded) == seen[i];
+    for (size_t i = 0; i < reseeded.size(); ++i) same += reseeded[i] == seen[i];
     REQUIRE(same < 100);
-    other.shuffle = false;
-    REQUIRE(error_of([&] { Loader(data.shards, other); }).find("--shuffle off") == 0);
+    LoaderOptions in_order = mixture.options(4);
+    in_order.shuffle = false;
+    REQUIRE(error_of([&] { Loader(mixture.data.shards, in_order); }).starts_with("--shuffle off"));
 }

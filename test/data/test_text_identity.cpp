@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/token_table.h"
 #include "test/support/write_shard.h"
 
 using namespace teon;
@@ -18,13 +19,11 @@ constexpr int kDelimiter = 256;
 
 // Writes a tokenizer as scripts/prepare.py does: 256 single bytes, the delimiter, then the given longer tokens.
 void write_tokenizer(const std::string& folder, const std::vector<std::string>& longer) {
-    int32_t header[256] = {20240328, 2, static_cast<int32_t>(257 + longer.size()), kDelimiter};
-    std::string file(reinterpret_cast<const char*>(header), sizeof header);
-    for (int byte = 0; byte < 256; ++byte) file += std::string("\1") + static_cast<char>(byte);
-    file += std::string("\0", 1);
-    for (const std::string& token : longer) file += static_cast<char>(token.size()) + token;
+    std::vector<std::string> tokens = single_bytes();
+    tokens.emplace_back();
+    tokens.insert(tokens.end(), longer.begin(), longer.end());
     std::filesystem::create_directories(folder);
-    write_file(folder + "/tokens.bin", file);
+    write_file(folder + "/tokens.bin", token_table(2, tokens, kDelimiter));
     write_file(folder + "/description.json", R"({"kind": "sentencepiece"})");
 }
 

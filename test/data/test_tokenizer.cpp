@@ -7,29 +7,12 @@
 #include "test/support/catch.h"
 #include "test/support/skip.h"
 #include "test/support/temp_dir.h"
+#include "test/support/token_table.h"
 
 using namespace teon;
 using namespace teon::test;
 
 namespace {
-
-std::string table_header(int version, size_t tokens, int delimiter, int added_blank = 0) {
-    int32_t header[256] = {20240328, version, static_cast<int32_t>(tokens), delimiter, added_blank};
-    return std::string(reinterpret_cast<const char*>(header), sizeof header);
-}
-
-// Writes tokens.bin in version 2.
-void write_tokens(const std::string& path, const std::vector<std::string>& tokens, int delimiter) {
-    std::string file = table_header(2, tokens.size(), delimiter);
-    for (const std::string& token : tokens) file += static_cast<char>(token.size()) + token;
-    write_file(path, file);
-}
-
-std::vector<std::string> single_bytes() {
-    std::vector<std::string> tokens;
-    for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, static_cast<char>(byte)));
-    return tokens;
-}
 
 std::string complaint(const std::string& folder) {
     return error_of<UsageError>([&] { Tokenizer t(folder); });
@@ -46,7 +29,7 @@ TEST_CASE("data/tokenizer: bytes are encoded by the script and decoded by tokens
     TempDir folder;
     std::vector<std::string> tokens = single_bytes();
     tokens.push_back("");
-    write_tokens(folder / "tokens.bin", tokens, 256);
+    write_file(folder / "tokens.bin", token_table(2, tokens, 256));
     write_file(folder / "description.json", R"({"kind": "bytes", "delimiter": 256, "vocab_size": 257})");
     const Tokenizer t(folder.path());
     REQUIRE(t.vocab_size() == 257);
@@ -62,7 +45,7 @@ TEST_CASE("data/tokenizer: bytes are encoded by the script and decoded by tokens
 TEST_CASE("data/tokenizer: what the script cannot do is one line that names what works without it") {
     if (!has_python()) SKIP_TEST("needs Python 3.10");
     TempDir folder;
-    write_tokens(folder / "tokens.bin", single_bytes(), 0);
+    write_file(folder / "tokens.bin", token_table(2, single_bytes(), 0));
     write_file(folder / "description.json", R"({"kind": "future", "delimiter": 0})");
     const std::string said = error_of<UsageError>([&] { Tokenizer(folder.path()).encode("a"); });
     INFO(said);
@@ -79,12 +62,7 @@ TEST_CASE("data/tokenizer: version 3 holds long tokens and the blank that a text
     TempDir folder;
     const std::vector<std::string> tokens = {" a", "b", std::string(300, '='), "", " "};
     for (const bool added_blank : {false, true}) {
-        std::string file = table_header(3, tokens.size(), 3, added_blank);
-        for (const std::string& token : tokens) {
-            const auto length = static_cast<uint32_t>(token.size());
-            file.append(reinterpret_cast<const char*>(&length), sizeof length);
-        }
-        for (const std::string& token : tokens) file += token;
+        const std::string file = token_table(3, tokens, 3, added_blank);
         write_file(folder / "tokens.bin", file);
         write_file(folder / "description.json", R"({"kind": "sentencepiece", "delimiter": 3})");
         const Tokenizer t(folder.path());
@@ -115,17 +93,20 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
     REQUIRE(contains(complaint(folder.path()), "less than its header"));
     write_file(folder / "tokens.bin", std::string(2000, 'x'));
     REQUIRE(contains(complaint(folder.path()), "magic"));
-    write_tokens(folder / "tokens.bin", {"a", "b"}, 0);
+    write_file(folder / "tokens.bin", token_table(2, {"a", "b"}, 0));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 3);
     REQUIRE(contains(complaint(folder.path()), "ends within token 1"));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 2);
     REQUIRE(contains(complaint(folder.path()), "ends before token 1"));
-    write_tokens(folder / "tokens.bin", {"a", "b"}, 0);
+    write_file(folder / "tokens.bin", token_table(2, {"a", "b"}, 0));
     std::filesystem::resize_file(folder / "tokens.bin", 1024 + 5);
     REQUIRE(contains(complaint(folder.path()), "1 bytes follow its 2 tokens"));
-    write_file(folder / "tokens.bin", table_header(2, (1 << 22) + 1, 0));
+    std::string many = token_table(2, {}, 0);
+    const int32_t count = (1 << 22) + 1;
+    std::memcpy(many.data() + 8, &count, sizeof count);
+    write_file(folder / "tokens.bin", many);
     REQUIRE(contains(complaint(folder.path()), "4194305 tokens, expected 0 to 4194304"));
-    write_tokens(folder / "tokens.bin", single_bytes(), 0);
+    write_file(folder / "tokens.bin", token_table(2, single_bytes(), 0));
     write_file(folder / "description.json", R"({"kind": "gpt2", "delimiter": "x"})");
     REQUIRE(contains(complaint(folder.path()), folder.path()));
 }
@@ -133,10 +114,6 @@ TEST_CASE("data/tokenizer: a damaged folder is named") {
 TEST_CASE("data/tokenizer: a folder without permission is named") {
     TempDir folder;
     write_file(folder / "tokenizer.json", "{}");
-    std::string said;
-    {
-        const Unreadable denied(folder.path());
-        said = error_of<ReadError>([&] { Tokenizer t(folder.path()); });
-    }
-    REQUIRE(said == folder / "description.json: cannot be opened: Permission denied");
+    REQUIRE(error_of_unreadable<ReadError>(folder.path(), [&] { Tokenizer t(folder.path()); }) ==
+            folder / "description.json: cannot be opened: Permission denied");
 }

@@ -64,11 +64,9 @@ TEST_CASE("generation/generator: logits with the cache match the model's without
             Golden g(name, dtype);
             const int V = golden_config(name).V;
             const std::vector<int> tokens = read_ints(g.file, "tokens");
-            Buffer<float> on_device(int64_t{kGoldenB} * kGoldenT * V);
-            std::vector<float> whole(static_cast<size_t>(on_device.size()));
+            const Buffer<float> on_device(int64_t{kGoldenB} * kGoldenT * V);
             g.runner.model->logits(on_device.data(), *g.batch, 0, kGoldenB * kGoldenT);
-            download(whole.data(), on_device.data(), on_device.size(), g.runner.context.stream);
-            g.runner.context.stream.synchronize();
+            const std::vector<float> whole = fetch(on_device, g.runner.context.stream);
 
             auto generator =
                 make_generator(golden_config(name), g.runner.model->params(), kGoldenB, kGoldenT, g.runner.context);

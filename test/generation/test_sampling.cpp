@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "test/support/catch.h"
@@ -41,26 +42,34 @@ bool same_distribution(const std::map<int, double>& seen, const std::map<int, do
     return true;
 }
 
-// A generator with scripted logits: token (length * 7) % V is the likeliest.
+// A generator whose likeliest token follows from the tokens before it, which it records.
 class ScriptedGenerator final : public Generator {
 public:
-    explicit ScriptedGenerator(int capacity) : capacity_(capacity) {}
+    using Script = std::function<int(const std::vector<int>& tokens)>;
+    ScriptedGenerator(int capacity, Script next) : capacity_(capacity), next_(std::move(next)) {}
     const std::vector<float>& start(const std::vector<int>& tokens) override {
-        length_ = 0;
-        return add(tokens);
+        tokens_ = tokens;
+        return logits();
     }
-    const std::vector<float>& step(const std::vector<int>& tokens) override { return add(tokens); }
-    int length() const override { return length_; }
+    const std::vector<float>& step(const std::vector<int>& tokens) override {
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        return logits();
+    }
+    int length() const override { return static_cast<int>(tokens_.size()); }
     int capacity() const override { return capacity_; }
+    std::vector<std::vector<int>> seen;  // before each token
 
 private:
-    const std::vector<float>& add(const std::vector<int>& tokens) {
-        length_ += static_cast<int>(tokens.size());
-        logits_.assign(16, 0.0f);
-        logits_[static_cast<size_t>(length_ * 7 % 16)] = 1.0f;
+    const std::vector<float>& logits() {
+        REQUIRE(length() <= capacity_);
+        seen.push_back(tokens_);
+        logits_.assign(64, 0.0f);
+        logits_[static_cast<size_t>(next_(tokens_))] = 1.0f;
         return logits_;
     }
-    int capacity_, length_ = 0;
+    int capacity_;
+    Script next_;
+    std::vector<int> tokens_;
     std::vector<float> logits_;
 };
 
@@ -147,7 +156,7 @@ TEST_CASE("generation/sampling: the seed determines the tokens, equally on every
 }
 
 TEST_CASE("generation/sampling: a text ends at the limit of tokens or at an end token") {
-    ScriptedGenerator generator(10);
+    ScriptedGenerator generator(10, [](const auto& tokens) { return static_cast<int>(tokens.size() * 7 % 16); });
     std::vector<int> streamed;
     const std::vector<int> text = sample(generator, {1, 2}, greedy(3), {}, 0, [&](int token) {
         streamed.push_back(token);
@@ -161,44 +170,10 @@ TEST_CASE("generation/sampling: a text ends at the limit of tokens or at an end 
     REQUIRE_THROWS_AS(sample(generator, std::vector<int>(11, 1), greedy(1), {}, 0), UsageError);
 }
 
-namespace {
-
-// Records what the model saw before each token.
-class RecordingGenerator final : public Generator {
-public:
-    explicit RecordingGenerator(int capacity) : capacity_(capacity) {}
-    const std::vector<float>& start(const std::vector<int>& tokens) override {
-        tokens_ = tokens;
-        return logits();
-    }
-    const std::vector<float>& step(const std::vector<int>& tokens) override {
-        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-        return logits();
-    }
-    int length() const override { return static_cast<int>(tokens_.size()); }
-    int capacity() const override { return capacity_; }
-    std::vector<std::vector<int>> seen;
-
-private:
-    // The token after t is t + 1.
-    const std::vector<float>& logits() {
-        REQUIRE(length() <= capacity_);
-        seen.push_back(tokens_);
-        logits_.assign(64, 0.0f);
-        logits_[static_cast<size_t>(tokens_.back() + 1)] = 1.0f;
-        return logits_;
-    }
-    int capacity_;
-    std::vector<int> tokens_;
-    std::vector<float> logits_;
-};
-
-}  // namespace
-
 TEST_CASE("generation/sampling: a text longer than the context continues from the last half of its tokens") {
     for (int capacity : {1, 2, 5, 6}) {
         INFO("capacity " << capacity);
-        RecordingGenerator generator(capacity);
+        ScriptedGenerator generator(capacity, [](const auto& tokens) { return tokens.back() + 1; });
         const std::vector<int> text = sample(generator, {3}, greedy(20), {}, 0);
         std::vector<int> expected;
         for (int i = 0; i < 20; ++i) expected.push_back(4 + i);

@@ -122,4 +122,5 @@ def main():
     save_file({k: v.contiguous() for k, v in out.items()}, HERE / "optim.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

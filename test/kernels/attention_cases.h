@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "test/oracle/attention.h"
+#include "test/oracle/columns.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 
@@ -150,15 +151,6 @@ inline std::vector<double> values_of(const std::vector<Tracked>& tracked) {
     return values;
 }
 
-// Columns [begin, end) of every row of a (rows, width) tensor.
-template <typename E>
-std::vector<E> columns(const std::vector<E>& x, int64_t width, int64_t begin, int64_t end) {
-    std::vector<E> part;
-    for (size_t row = 0; row < x.size(); row += width)
-        part.insert(part.end(), x.begin() + row + begin, x.begin() + row + end);
-    return part;
-}
-
 // Requires that the error of `actual` is at most twice that of the naive computation, and three times in gradients.
 inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<bf16>& in,
                                 const AttentionResult<bf16>& actual) {
@@ -174,6 +166,91 @@ inline void close_to_naive_bf16(const AttentionShape& s, const AttentionInputs<b
         auto take = [&](const auto& x) { return columns(x, s.qkv_width(), part == 0 ? 0 : end[part - 1], end[part]); };
         const std::vector<Tracked> reference = take(expected.dqkv);
         REQUIRE(compare(take(actual.dqkv), values_of(reference), naive_tolerance(reference, take(naive.dqkv), 3)));
+    }
+}
+
+// ---- Properties of every implementation. run(s, in) returns an AttentionResult<T>. --------------------------------
+
+// Rows [begin, end) of the inputs, without documents and dropout.
+template <typename T>
+AttentionInputs<T> part_of(const AttentionShape& s, const AttentionInputs<T>& in, int64_t begin, int64_t end) {
+    const int64_t width = s.qkv_width();
+    const int64_t C = int64_t{s.NH} * s.HS;
+    return {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
+            {in.dout.begin() + begin * C, in.dout.begin() + end * C},
+            {},
+            nullptr};
+}
+
+// Returns the result of one sequence whose documents, which begin at `begins`, are run one at a time.
+template <typename T, typename Run>
+AttentionResult<T> documents_one_at_a_time(const AttentionShape& s, const AttentionInputs<T>& in,
+                                           std::vector<int> begins, Run run) {
+    AttentionResult<T> all;
+    all.lse.resize(s.NH * s.T);
+    begins.push_back(s.T);
+    for (size_t d = 0; d + 1 < begins.size(); ++d) {
+        const int begin = begins[d];
+        const int n = begins[d + 1] - begin;
+        const AttentionResult<T> r = run(AttentionShape{1, n, s.NH, s.NKV, s.HS}, part_of(s, in, begin, begin + n));
+        all.out.insert(all.out.end(), r.out.begin(), r.out.end());
+        all.dqkv.insert(all.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
+        for (int h = 0; h < s.NH; ++h) std::copy_n(r.lse.begin() + h * n, n, all.lse.begin() + h * s.T + begin);
+    }
+    return all;
+}
+
+// doc_start for documents that begin at `begins` in every sequence.
+inline std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
+    std::vector<int> start;
+    for (int b = 0; b < B; ++b) {
+        size_t next = 0;
+        for (int t = 0, begin = 0; t < T; ++t) {
+            if (next < begins.size() && begins[next] == t) begin = begins[next++];
+            start.push_back(begin);
+        }
+    }
+    return start;
+}
+
+// A row that sees only itself copies its value and has zero gradients of query and key.
+template <typename T, typename Run>
+void row_alone_copies_its_value(const AttentionShape& s, AttentionInputs<T> in, Run run) {
+    for (int i = 0; i < s.B * s.T; ++i) in.doc_start.push_back(i % s.T);
+    const AttentionResult<T> r = run(s, in);
+    const int64_t C = s.NH * s.HS;
+    REQUIRE(same_bits(r.out, columns(in.qkv, s.qkv_width(), 2 * C, 3 * C)));
+    REQUIRE(same_bits(columns(r.dqkv, s.qkv_width(), 2 * C, 3 * C), in.dout));
+    // dP - D is 0 except for rounding errors of two sums of HS products in float. It is then multiplied by keys and
+    // queries of about 1.
+    const std::vector<T> dqk = columns(r.dqkv, s.qkv_width(), 0, 2 * C);
+    REQUIRE(compare(dqk, std::vector<double>(dqk.size()), 64 * kUnitRoundoff<float> * s.HS));
+}
+
+// Tokens from `cut` on change no bit of the rows before.
+template <typename T, typename Run>
+void later_tokens_change_nothing(const AttentionShape& s, const AttentionInputs<T>& in, int cut, Run run) {
+    AttentionInputs<T> other = in;
+    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); ++i)
+        other.qkv[i] = T(-3.0f * static_cast<float>(other.qkv[i]));
+    AttentionResult<T> a = run(s, in);
+    AttentionResult<T> b = run(s, other);
+    const int64_t kept = int64_t{cut} * s.NH * s.HS;
+    a.out.resize(kept);
+    b.out.resize(kept);
+    REQUIRE(same_bits(a.out, b.out));
+    REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
+}
+
+// A NaN in the key at `place` reaches every row that sees it and no other.
+template <typename T, typename Run>
+void nan_reaches_what_sees_it(const AttentionShape& s, AttentionInputs<T> in, int place, Run run) {
+    in.qkv[place * s.qkv_width() + s.HS] = T(std::numeric_limits<float>::quiet_NaN());
+    const AttentionResult<T> r = run(s, in);
+    for (int t = 0; t < s.T; ++t) {
+        INFO("row " << t);
+        REQUIRE(std::isnan(r.lse[t]) == (t >= place));
+        REQUIRE(std::isnan(static_cast<float>(r.out[t * s.HS])) == (t >= place));
     }
 }
 

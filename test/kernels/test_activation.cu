@@ -81,8 +81,8 @@ TEST_CASE("kernels/activation: the oracles' backward passes are the derivatives 
         INFO(row.name);
         const auto x = widen<double>(random_values<float>(N * F * row.inputs(), 1, 2.0));
         const auto dout = widen<double>(random_values<float>(N * F, 2));
-        auto loss = [&](const std::vector<double>& v) { return dot(test::activation_forward(row, v, N, F), dout); };
-        REQUIRE(gradient_error(loss, x, test::activation_backward(row, x, dout, N, F)) < 1e-7);
+        auto loss = [&](const std::vector<double>& v) { return dot(test::activation_forward(row, v, F), dout); };
+        REQUIRE(gradient_error(loss, x, test::activation_backward(row, x, dout, F)) < 1e-7);
     }
 }
 
@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("kernels/activation: forward matches the oracle, also in plac
             INFO(row.name << ", N = " << N << ", F = " << F);
             Case<T> c{row, N, F, stream};
             c.forward(c.out.data(), c.x_device.data());
-            const auto expected = test::activation_forward(row, widen<Tracked>(c.x), N, F);
+            const auto expected = test::activation_forward(row, widen<Tracked>(c.x), F);
             REQUIRE(compare(c.out.get(), expected, roundings(row.kind)));
             REQUIRE(same_bits(c.x_device.get(), c.x));
 
@@ -121,7 +121,7 @@ TEMPLATE_TEST_CASE("kernels/activation: backward matches the oracle, also in pla
             const auto before = random_values<float>(F, 3);
             c.dbias.set(before);
             c.backward(c.dx.data(), !row.gated, true);
-            const auto expected = test::activation_backward(row, widen<Tracked>(c.x), widen<Tracked>(c.dout), N, F);
+            const auto expected = test::activation_backward(row, widen<Tracked>(c.x), widen<Tracked>(c.dout), F);
             REQUIRE(compare(c.dx.get(), expected, roundings(row.kind)));
             REQUIRE(same_bits(c.x_device.get(), c.x));
             REQUIRE(same_bits(c.dout_device.get(), c.dout));
@@ -239,8 +239,8 @@ TEST_CASE("kernels/activation: GELU and its derivative agree with the oracle fro
                 REQUIRE(compare(std::vector{slope[i]}, std::vector{x[i] > 0.0f ? 1.0 : 0.0}, 1e-6));
                 continue;
             }
-            const auto expected = test::activation_forward(row, std::vector{Tracked(x[i])}, 1, 1);
-            const auto derivative = test::activation_backward(row, std::vector{double(x[i])}, std::vector{1.0}, 1, 1);
+            const auto expected = test::activation_forward(row, std::vector{Tracked(x[i])}, 1);
+            const auto derivative = test::activation_backward(row, std::vector{double(x[i])}, std::vector{1.0}, 1);
             REQUIRE(compare(std::vector{y[i]}, expected, tail.roundings));
             REQUIRE(compare(std::vector{slope[i]}, derivative, 1e-6));
         }

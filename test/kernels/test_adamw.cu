@@ -9,15 +9,17 @@
 using namespace teon;
 using namespace teon::test;
 
+namespace {
+
 // The bias corrections, the square root, the quotient and the products of the rate's factors round once each, which
 // Tracked counts.
-static constexpr double kRoundings = 4.0;
-static constexpr float kLr = 1e-2f;
-static constexpr float kBeta1 = 0.9f;
-static constexpr float kBeta2 = 0.95f;
-static constexpr float kEps = 1e-8f;
-static constexpr float kDecay = 0.1f;
-static constexpr UpdateRate kRate{kLr, 1.0f, kDecay};
+constexpr double kRoundings = 4.0;
+constexpr float kLr = 1e-2f;
+constexpr float kBeta1 = 0.9f;
+constexpr float kBeta2 = 0.95f;
+constexpr float kEps = 1e-8f;
+constexpr float kDecay = 0.1f;
+constexpr UpdateRate kRate{kLr, 1.0f, kDecay};
 
 // Learning rates with the schedule's factor.
 struct RateCase {
@@ -25,10 +27,10 @@ struct RateCase {
     float lr_factor;
     OracleRate oracle() const { return {rate.lr, rate.lr_scale, rate.weight_decay, rate.cautious, lr_factor}; }
 };
-static constexpr RateCase kRateCases[] = {
+constexpr RateCase kRateCases[] = {
     {kRate, 1.0f}, {{kLr, 0.3f, 40 * kDecay}, 0.7f}, {{kLr, 3.0f, 40 * kDecay, true}, 0.7f}};
 
-static StepControl control_after(int t, float scale, float lr_factor = 1) {
+StepControl control_after(int t, float scale, float lr_factor = 1) {
     return {.grad_norm = 1.0f,
             .scale = scale,
             .updates = t,
@@ -38,132 +40,124 @@ static StepControl control_after(int t, float scale, float lr_factor = 1) {
 }
 
 // Squares of the values: second moments are not negative.
-static std::vector<float> squares(std::vector<float> values) {
+std::vector<float> squares(std::vector<float> values) {
     for (float& v : values) v *= v;
     return values;
 }
 
-TEMPLATE_TEST_CASE(
-    "kernels/adamw: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
-    float, bf16) {
-    using T = TestType;
+// The tensors of n elements on the device. Lion has no second moments.
+template <typename T>
+struct Elements {
+    int64_t n;
+    const Stream& stream;
+    bool is_lion = false;
+    Guarded<float> master{random_values<float>(n, 1), stream}, m{random_values<float>(n, 2), stream},
+        v{squares(random_values<float>(n, 3)), stream}, grad{random_values<float>(n, 4), stream};
+    Guarded<T> work{n, stream};
+
+    void update(const StepControl& step, const UpdateRate& rate, bool with_work = true) {
+        Guarded<StepControl> control(std::vector{step}, stream);
+        T* to = with_work ? work.data() : nullptr;
+        if (is_lion)
+            teon::lion_update(master.data(), to, m.data(), grad.data(), control.data(), n, rate, 0.9f, 0.99f, stream);
+        else
+            teon::adamw_update(master.data(), to, m.data(), v.data(), grad.data(), control.data(), n, rate,
+                               {kBeta1, kBeta2, kEps}, stream);
+    }
+    void set(const std::vector<float>& weights, const std::vector<float>& moments,
+             const std::vector<float>& gradients) {
+        master.set(weights);
+        m.set(moments);
+        grad.set(gradients);
+    }
+    std::string bytes() const { return bytes_of(master.get(), m.get(), v.get()) + bytes_of(work.get()); }
+};
+
+template <typename T>
+void three_updates(bool is_lion) {
     Stream stream;
     for (const RateCase& c : kRateCases)
         for (int64_t n : {1, 31, 33, 97, 128, 257, 768, 70001}) {
             INFO("n = " << n << ", factor of the update " << c.rate.lr_scale);
-            const auto weight = random_values<float>(n, 1);
-            const auto m = random_values<float>(n, 2);
-            const auto v = squares(random_values<float>(n, 3));
-            Guarded<float> master(weight, stream);
-            Guarded<float> m_device(m, stream);
-            Guarded<float> v_device(v, stream);
-            Guarded<float> grad(n, stream);
-            Guarded<T> work(n, stream);
-            AdamwState<Tracked> expected{widen<Tracked>(weight), widen<Tracked>(m), widen<Tracked>(v)};
+            Elements<T> x{n, stream, is_lion};
+            AdamwState<Tracked> adamw{widen<Tracked>(x.master.get()), widen<Tracked>(x.m.get()),
+                                      widen<Tracked>(x.v.get())};
+            LionState<Tracked> lion{adamw.weight, adamw.m};
             for (int t = 1; t <= 3; ++t) {
                 const auto gradient = random_values<float>(n, 10 + t);
                 const float scale = t == 2 ? 0.25f : 1.0f;
-                grad.set(gradient);
-                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale, c.lr_factor)}, stream);
-                teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(),
-                                   control.data(), n, c.rate, {kBeta1, kBeta2, kEps}, stream);
-                test::adamw_update(expected, widen<Tracked>(gradient), scale, t, c.oracle(), kBeta1, kBeta2, kEps);
-                REQUIRE(same_bits(grad.get(), gradient));
+                x.grad.set(gradient);
+                x.update(control_after(t, scale, c.lr_factor), c.rate);
+                test::adamw_update(adamw, widen<Tracked>(gradient), scale, t, c.oracle(), kBeta1, kBeta2, kEps);
+                test::lion_update(lion, widen<Tracked>(gradient), scale, c.oracle(), 0.9f, 0.99f);
+                REQUIRE(same_bits(x.grad.get(), gradient));
             }
-            // No random update is so close to zero that rounding decides about cautious decay.
-            REQUIRE(compare(master.get(), expected.weight, kRoundings));
-            REQUIRE(compare(m_device.get(), expected.m, kRoundings));
-            REQUIRE(compare(v_device.get(), expected.v, kRoundings));
+            // No random update is so close to zero that rounding decides about its sign.
+            REQUIRE(compare(x.master.get(), is_lion ? lion.weight : adamw.weight, kRoundings));
+            REQUIRE(compare(x.m.get(), is_lion ? lion.m : adamw.m, kRoundings));
+            if (!is_lion) REQUIRE(compare(x.v.get(), adamw.v, kRoundings));
             std::vector<T> rounded;
-            for (float w : master.get()) rounded.push_back(T(w));
-            REQUIRE(same_bits(work.get(), rounded));
+            for (float w : x.master.get()) rounded.push_back(T(w));
+            REQUIRE(same_bits(x.work.get(), rounded));
         }
 }
 
-TEST_CASE("kernels/adamw: the update is the same without working weights and at unaligned addresses") {
+}  // namespace
+
+TEMPLATE_TEST_CASE(
+    "kernels/adamw: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
+    float, bf16) {
+    three_updates<TestType>(false);
+}
+
+TEMPLATE_TEST_CASE(
+    "kernels/lion: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
+    float, bf16) {
+    three_updates<TestType>(true);
+}
+
+TEST_CASE("kernels/adamw: the same bits without working weights and on any number of OS threads") {
     Stream stream;
-    const int64_t n = 1001;
-    const auto weight = random_values<float>(n, 1);
-    const auto m = random_values<float>(n, 2);
-    const auto gradient = random_values<float>(n, 4);
-    const auto v = squares(random_values<float>(n, 3));
-    Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
-    auto update = [&](int64_t shift, bool with_work) {
-        auto moved = [&](std::vector<float> values) {
-            values.insert(values.begin(), shift, 0.0f);
-            return Guarded<float>(values, stream);
-        };
-        Guarded<float> master = moved(weight);
-        Guarded<float> first = moved(m);
-        Guarded<float> second = moved(v);
-        Guarded<float> grad = moved(gradient);
-        Guarded<float> work(n, stream);
-        float* no_work = nullptr;
-        teon::adamw_update(master.data() + shift, with_work ? work.data() : no_work, first.data() + shift,
-                           second.data() + shift, grad.data() + shift, control.data(), n, kRate, {kBeta1, kBeta2, kEps},
-                           stream);
-        auto result = master.get();
-        return std::vector<float>(result.begin() + shift, result.end());
-    };
-    const auto expected = update(0, true);
-    REQUIRE(same_bits(update(0, false), expected));
-    for (int64_t shift : {1, 2, 3}) REQUIRE(same_bits(update(shift, true), expected));
+    for (const bool is_lion : {false, true}) {
+        Elements<bf16> whole{20011, stream, is_lion};
+        Elements<bf16> masters{20011, stream, is_lion};
+        whole.update(control_after(5, 0.5f), kRate);
+        masters.update(control_after(5, 0.5f), kRate, false);
+        REQUIRE(same_bits(masters.master.get(), whole.master.get()));
+        REQUIRE(same_with_any_threads([&] {
+            Elements<bf16> x{20011, stream, is_lion};
+            x.update(control_after(5, 0.5f), kRate);
+            return x.bytes();
+        }));
+    }
 }
 
 TEST_CASE("kernels/adamw: a skipped step changes nothing") {
     Stream stream;
-    const int64_t n = 257;
-    const auto values = squares(random_values<float>(n, 1));
-    Guarded<float> master(values, stream);
-    Guarded<float> work(values, stream);
-    Guarded<float> m(values, stream);
-    Guarded<float> v(values, stream);
-    Guarded<float> grad(std::vector<float>(n, NAN), stream);
     StepControl skip = control_after(3, 0.0f);
     skip.skip = 1;
-    Guarded<StepControl> control(std::vector<StepControl>{skip}, stream);
-    teon::adamw_update(master.data(), work.data(), m.data(), v.data(), grad.data(), control.data(), n, kRate,
-                       {kBeta1, kBeta2, kEps}, stream);
-    for (const Guarded<float>* buffer : {&master, &work, &m, &v}) REQUIRE(same_bits(buffer->get(), values));
-}
-
-TEST_CASE("kernels/adamw: the same bits on any number of OS threads") {
-    Stream stream;
-    const int64_t n = 20011;
-    const auto weight = random_values<float>(n, 1);
-    const auto m = random_values<float>(n, 2);
-    const auto v = squares(random_values<float>(n, 3));
-    Guarded<float> master(weight, stream);
-    Guarded<float> m_device(m, stream);
-    Guarded<float> v_device(v, stream);
-    Guarded<float> grad(random_values<float>(n, 4), stream);
-    Guarded<bf16> work(n, stream);
-    Guarded<StepControl> control(std::vector<StepControl>{control_after(5, 0.5f)}, stream);
-    REQUIRE(same_with_any_threads([&] {
-        master.set(weight);
-        m_device.set(m);
-        v_device.set(v);
-        teon::adamw_update(master.data(), work.data(), m_device.data(), v_device.data(), grad.data(), control.data(), n,
-                           kRate, {kBeta1, kBeta2, kEps}, stream);
-        return bytes_of(master.get(), work.get(), m_device.get(), v_device.get());
-    }));
+    for (const bool is_lion : {false, true}) {
+        Elements<float> x{257, stream, is_lion};
+        x.grad.set(std::vector<float>(257, NAN));
+        const std::string before = x.bytes();
+        x.update(skip, kRate);
+        REQUIRE((x.bytes() == before));
+    }
 }
 
 TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the update moves towards zero") {
     Stream stream;
     const int64_t n = 1003;
-    const auto weight = random_values<float>(n, 1);
-    const auto gradient = random_values<float>(n, 2);
-    Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
+    std::vector<float> weight;
+    std::vector<float> gradient;
     auto updated = [&](const UpdateRate& rate) {
-        Guarded<float> master(weight, stream);
-        Guarded<float> m(std::vector<float>(n, 0.0f), stream);
-        Guarded<float> v(std::vector<float>(n, 0.0f), stream);
-        Guarded<float> grad(gradient, stream);
-        float* no_work = nullptr;
-        teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), n, rate,
-                           {kBeta1, kBeta2, kEps}, stream);
-        return master.get();
+        Elements<float> x{n, stream};
+        x.m.set(std::vector<float>(n, 0.0f));
+        x.v.set(std::vector<float>(n, 0.0f));
+        weight = x.master.get();
+        gradient = x.grad.get();
+        x.update(control_after(1, 1.0f), rate);
+        return x.master.get();
     };
     const auto plain = updated({kLr, 1.0f, 0.0f});
     const auto decayed = updated(kRate);
@@ -181,71 +175,23 @@ TEST_CASE("kernels/adamw: cautious weight decay applies only to weights that the
 // AdamW's update is 0 without gradient and momentum, Lion's where the interpolation is 0.
 TEST_CASE("kernels/adamw: with cautious weight decay, an update of exactly zero decays the weight") {
     Stream stream;
-    const std::vector<float> weight = {1.0f, -1.0f, 8.0f, 0.0f};
-    const std::vector<float> none(4, 0.0f);
-    const std::vector<float> expected = {0.75f, -0.75f, 6.0f, 0.0f};
-    const UpdateRate rate{0.5f, 1.0f, 0.5f, true};
-    Guarded<StepControl> control(std::vector<StepControl>{control_after(1, 1.0f)}, stream);
-    Guarded<float> master(weight, stream);
-    Guarded<float> m(none, stream);
-    Guarded<float> v(none, stream);
-    Guarded<float> grad(none, stream);
-    float* no_work = nullptr;
-    teon::adamw_update(master.data(), no_work, m.data(), v.data(), grad.data(), control.data(), 4, rate,
-                       {kBeta1, kBeta2, kEps}, stream);
-    REQUIRE(same_bits(master.get(), expected));
-    master.set(weight);
-    teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 4, rate, 0.9f, 0.99f, stream);
-    REQUIRE(same_bits(master.get(), expected));
-}
-
-TEMPLATE_TEST_CASE(
-    "kernels/lion: three updates match the oracle at every rate, and the working weights are the rounded masters", "",
-    float, bf16) {
-    using T = TestType;
-    Stream stream;
-    for (int64_t n : {1, 31, 33, 128, 70001}) {
-        for (const RateCase& c : kRateCases) {
-            INFO("n = " << n << ", factor of the update " << c.rate.lr_scale);
-            Guarded<float> master(random_values<float>(n, 1), stream);
-            Guarded<float> m(random_values<float>(n, 2), stream);
-            Guarded<float> grad(n, stream);
-            Guarded<T> work(n, stream);
-            LionState<Tracked> expected{widen<Tracked>(master.get()), widen<Tracked>(m.get())};
-            for (int t = 1; t <= 3; ++t) {
-                const auto gradient = random_values<float>(n, 10 + t);
-                const float scale = t == 2 ? 0.25f : 1.0f;
-                grad.set(gradient);
-                Guarded<StepControl> control(std::vector<StepControl>{control_after(t, scale, c.lr_factor)}, stream);
-                teon::lion_update(master.data(), work.data(), m.data(), grad.data(), control.data(), n, c.rate, 0.9f,
-                                  0.99f, stream);
-                test::lion_update(expected, widen<Tracked>(gradient), scale, c.oracle(), 0.9f, 0.99f);
-            }
-            // No random interpolation is so close to zero that rounding decides its sign.
-            REQUIRE(compare(master.get(), expected.weight, kRoundings));
-            REQUIRE(compare(m.get(), expected.m, kRoundings));
-            std::vector<T> rounded;
-            for (float w : master.get()) rounded.push_back(T(w));
-            REQUIRE(same_bits(work.get(), rounded));
-        }
+    const std::vector<float> zeros(4, 0.0f);
+    for (const bool is_lion : {false, true}) {
+        Elements<float> x{4, stream, is_lion};
+        x.set({1.0f, -1.0f, 8.0f, 0.0f}, zeros, zeros);
+        x.v.set(zeros);
+        x.update(control_after(1, 1.0f), {0.5f, 1.0f, 0.5f, true}, false);
+        REQUIRE(same_bits(x.master.get(), {0.75f, -0.75f, 6.0f, 0.0f}));
     }
 }
 
-TEST_CASE("kernels/lion: a zero interpolation moves no weight, NaN is not hidden, a skipped step changes nothing") {
+TEST_CASE("kernels/lion: a zero interpolation moves no weight, NaN is not hidden") {
     Stream stream;
-    Guarded<float> master(std::vector<float>{1, 1, 1}, stream);
-    Guarded<float> m(std::vector<float>{0, 0.5f, NAN}, stream);
-    Guarded<float> grad(std::vector<float>{0, 1, 0}, stream);
-    float* no_work = nullptr;
-    StepControl skip = control_after(1, 1.0f);
-    skip.skip = 1;
-    for (const StepControl& c : {skip, control_after(1, 1.0f)}) {
-        Guarded<StepControl> control(std::vector<StepControl>{c}, stream);
-        teon::lion_update(master.data(), no_work, m.data(), grad.data(), control.data(), 3, {0.25f}, 0.9f, 0.99f,
-                          stream);
-        const auto w = master.get();
-        REQUIRE(w[0] == 1);
-        REQUIRE(w[1] == (c.skip ? 1 : 0.75f));
-        REQUIRE(std::isnan(w[2]) == !c.skip);
-    }
+    Elements<float> x{3, stream, true};
+    x.set({1, 1, 1}, {0, 0.5f, NAN}, {0, 1, 0});
+    x.update(control_after(1, 1.0f), {0.25f}, false);
+    const auto w = x.master.get();
+    REQUIRE(w[0] == 1);
+    REQUIRE(w[1] == 0.75f);
+    REQUIRE(std::isnan(w[2]));
 }

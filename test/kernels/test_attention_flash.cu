@@ -60,18 +60,8 @@ void agrees_with_oracle(const AttentionShape& s, const AttentionInputs<bf16>& in
     close_to_naive_bf16(s, in, run_flash(s, in));
 }
 
-// doc_start for documents that begin at `begins` in every sequence.
-std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
-    std::vector<int> start;
-    for (int b = 0; b < B; ++b) {
-        size_t next = 0;
-        for (int t = 0, begin = 0; t < T; ++t) {
-            if (next < begins.size() && begins[next] == t) begin = begins[next++];
-            start.push_back(begin);
-        }
-    }
-    return start;
-}
+// As a property of every implementation takes it.
+AttentionResult<bf16> run(const AttentionShape& s, const AttentionInputs<bf16>& in) { return run_flash(s, in); }
 
 }  // namespace
 
@@ -200,17 +190,7 @@ TEST_CASE("kernels/attention_flash: scores far beyond the range of exp, growing 
 TEST_CASE(
     "kernels/attention_flash: a row that sees only itself copies its value and has zero gradients of query and key") {
     const AttentionShape s{2, 97, 2, 2, 64};
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 360);
-    for (int i = 0; i < s.B * s.T; ++i) in.doc_start.push_back(i % s.T);
-    const AttentionResult<bf16> r = run_flash(s, in);
-    const int64_t C = s.NH * s.HS;
-    const int64_t width = s.qkv_width();
-    REQUIRE(same_bits(r.out, columns(in.qkv, width, 2 * C, 3 * C)));
-    REQUIRE(same_bits(columns(r.dqkv, width, 2 * C, 3 * C), in.dout));
-    // dP - D is 0 except for rounding errors of two sums of HS products in float. It is then multiplied by keys and
-    // queries of about 1.
-    const std::vector<bf16> dqk = columns(r.dqkv, width, 0, 2 * C);
-    REQUIRE(compare(dqk, std::vector<double>(dqk.size()), 64 * kUnitRoundoff<float> * 64));
+    row_alone_copies_its_value(s, random_inputs<bf16>(s, 360), run);
 }
 
 TEST_CASE("kernels/attention_flash: a row that sees no key is 0 and has zero gradients") {
@@ -230,52 +210,22 @@ TEST_CASE("kernels/attention_flash: a row that sees no key is 0 and has zero gra
 // If documents begin at multiples of every tile size, tiles contain the same rows in both cases.
 TEST_CASE("kernels/attention_flash: documents at tile boundaries equal the documents run one at a time, bit for bit") {
     const AttentionShape s{1, 300, 2, 1, 64};
-    const int cut = 128;
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 380);
-    in.doc_start = documents_at({cut}, 1, s.T);
-    const AttentionResult<bf16> whole = run_flash(s, in);
-    const int64_t width = s.qkv_width();
-    const int64_t C = s.NH * s.HS;
-    AttentionResult<bf16> parts;
-    for (auto [begin, end] : {std::pair{0, cut}, {cut, s.T}}) {
-        const AttentionResult<bf16> r = run_flash({1, end - begin, s.NH, s.NKV, s.HS},
-                                                  {{in.qkv.begin() + begin * width, in.qkv.begin() + end * width},
-                                                   {in.dout.begin() + begin * C, in.dout.begin() + end * C},
-                                                   {}});
-        parts.out.insert(parts.out.end(), r.out.begin(), r.out.end());
-        parts.dqkv.insert(parts.dqkv.end(), r.dqkv.begin(), r.dqkv.end());
-    }
+    const AttentionResult<bf16> parts = documents_one_at_a_time(s, in, {0, 128}, run);
+    in.doc_start = documents_at({128}, 1, s.T);
+    const AttentionResult<bf16> whole = run(s, in);
     REQUIRE(same_bits(whole.out, parts.out));
     REQUIRE(same_bits(whole.dqkv, parts.dqkv));
 }
 
 TEST_CASE("kernels/attention_flash: later tokens change no bit of earlier rows") {
     const AttentionShape s{1, 200, 2, 1, 128};
-    const int cut = 131;
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 390);
-    AttentionInputs<bf16> other = in;
-    for (size_t i = cut * s.qkv_width(); i < other.qkv.size(); ++i)
-        other.qkv[i] = bf16(-3.0f * static_cast<float>(other.qkv[i]));
-    AttentionResult<bf16> a = run_flash(s, in);
-    AttentionResult<bf16> b = run_flash(s, other);
-    const int64_t kept = int64_t{cut} * s.NH * s.HS;
-    a.out.resize(kept);
-    b.out.resize(kept);
-    REQUIRE(same_bits(a.out, b.out));
-    REQUIRE(same_bits(columns(a.lse, s.T, 0, cut), columns(b.lse, s.T, 0, cut)));
+    later_tokens_change_nothing(s, random_inputs<bf16>(s, 390), 131, run);
 }
 
 TEST_CASE("kernels/attention_flash: a NaN in a key reaches every row that sees it and no other") {
     const AttentionShape s{1, 150, 1, 1, 64};
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 400);
-    const int place = 70;
-    in.qkv[place * s.qkv_width() + s.HS] = bf16(std::numeric_limits<float>::quiet_NaN());
-    const AttentionResult<bf16> r = run_flash(s, in);
-    for (int t = 0; t < s.T; ++t) {
-        INFO("row " << t);
-        REQUIRE(std::isnan(r.lse[t]) == (t >= place));
-        REQUIRE(std::isnan(static_cast<float>(r.out[t * s.HS])) == (t >= place));
-    }
+    nan_reaches_what_sees_it(s, random_inputs<bf16>(s, 400), 70, run);
 }
 
 TEST_CASE("kernels/attention_flash: either backward pass may follow either forward pass") {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/norm.h"
-#include "test/oracle/fp8.h"
+#include "test/oracle/format.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 
@@ -37,7 +37,7 @@ void check_cast(const std::vector<bf16>& x, int rows, int cols, float maximum, b
     Guarded<float> scale(1, stream);
     cast_fp8(plain ? y.data() + offset : nullptr, transposed ? yt.data() + offset : nullptr, scale.data(),
              X.data() + offset, x_maximum.data(), rows, cols, stream);
-    const Fp8Format format = kFp8Format<F>;
+    const Format format = kFormat<F>;
     const auto largest = static_cast<float>(format.decode(format.largest));
     const float s = maximum == 0.0f ? 1.0f : std::min(largest / maximum, FLT_MAX);
     REQUIRE(scale.get()[0] == 1.0f / s);

@@ -1,69 +1,15 @@
 #include "model/decoder.h"
 
-#include <optional>
-
-#include "kernels/attention_flash.h"
-#include "model/gpt2.h"
-#include "model/llama.h"
-#include "model/olmo2.h"
-#include "model/qwen3.h"
-#include "runtime/simt.h"
+#include "test/model/small_decoder.h"
 #include "test/support/catch.h"
-#include "test/support/model_runner.h"
 #include "test/support/needs_fp8.h"
+#include "test/support/os_threads.h"
 #include "test/support/whole_params.h"
 
 using namespace teon;
 using namespace teon::test;
 
 namespace {
-
-constexpr int B = 2;
-constexpr int T = 33;
-
-const std::vector<std::string> kModels = {"gpt2", "gpt2 fused", "gpt2 relu2", "llama", "qwen3", "olmo2", "gpt2 post"};
-// And with dropout, in all placements of norms, with and without biases.
-const std::vector<std::string> kAllModels = [] {
-    std::vector<std::string> all = kModels;
-    for (const char* model : {"gpt2", "qwen3", "olmo2", "gpt2 post"}) all.push_back(std::string(model) + " dropout");
-    return all;
-}();
-
-// The name is a family and its variant.
-DecoderConfig small_config(const std::string& name) {
-    const bool drops = name.ends_with(" dropout");
-    const std::string model = drops ? name.substr(0, name.rfind(' ')) : name;
-    const std::string family = model.substr(0, model.find(' '));
-    const bool gpt2 = family == "gpt2";
-    DecoderConfig c = family_of(family).config("tiny");
-    c.L = 3;
-    c.C = 48;
-    c.NH = 4;
-    c.NKV = gpt2 ? 4 : 2;
-    c.F = gpt2 ? 192 : 133;
-    if (model == "gpt2 relu2") c.mlp = ActivationKind::relu2;
-    if (family == "qwen3") c.head_size = 20;
-    if (drops) c.dropout = 0.25f;
-    if (model.ends_with(" post")) {
-        c.norm_placement = NormPlacement::post;
-        c.names.attention_post_norm = {"{}.attention_post_norm", "{}.attention_post_norm"};
-        c.names.mlp_post_norm = {"{}.mlp_post_norm", "{}.mlp_post_norm"};
-    }
-    c.V = 101;
-    c.max_T = T;
-    c.init_std = 0.3f;  // far from linear, so that every term of the derivative counts
-    // Without a norm before queries and keys, their products grow with the stream, and the softmax amplifies rounding
-    // in proportion: this model has an error of 4.8e-6 at 0.3 and 1.3e-6 at 0.2; the bound for all models is 3.6e-6.
-    if (model.ends_with(" post")) c.init_std = 0.2f;
-    return c;
-}
-
-DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
-    DecoderRun run{batch, length, dtype};
-    run.gelu_fusion = model == "gpt2 fused";
-    run.seed = 1337;
-    return run;
-}
 
 DeviceBatch random_batch(int batch_size, uint64_t seed, int V, const Stream& stream) {
     std::vector<int> tokens = random_ints(int64_t{batch_size} * T, seed, V);
@@ -308,19 +254,11 @@ TEST_CASE("model/decoder: repetition gives the same bits with any number of thre
     for (const std::string& family : kAllModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
             INFO(family << " " << name_of(dtype));
-            const Outcome first = run_once(family, dtype);
-            auto same = [&] {
-                const Outcome other = run_once(family, dtype);
-                REQUIRE(other.loss == first.loss);
-                REQUIRE(same_bits(other.gradients, first.gradients));
+            const auto bytes = [&] {
+                const Outcome o = run_once(family, dtype);
+                return bytes_of(std::vector{o.loss}, o.gradients);
             };
-            same();
-            const int before = set_simt_threads(1);
-            for (int threads : {1, 2, 4}) {
-                set_simt_threads(threads);
-                same();
-            }
-            set_simt_threads(before);
+            REQUIRE(same_with_any_threads(bytes, {1, 2, 4}));
         }
 }
 
@@ -411,18 +349,6 @@ TEST_CASE("model/decoder: an evaluation has the bits of the same model without d
             REQUIRE_FALSE(losses(0.5f, true) == losses(0, true));
             REQUIRE(same_bits(losses(0, true), losses(0, false)));
         }
-}
-
-TEST_CASE("model/decoder: flash attention is not chosen with dropout, and refused if it is asked for") {
-    DecoderConfig c = small_config("llama");
-    c.C = 128;
-    c.NH = c.NKV = 2;
-    c.dropout = 0.1f;
-    DecoderRun run{B, T, DType::bf16};
-    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
-    run.attention = AttentionKind::flash;
-    REQUIRE(error_of<UsageError>([&] { resolve_attention(c, run); }) ==
-            "--attention flash: has no dropout of probabilities, but this run has --dropout 0.1; use --attention gemm");
 }
 
 TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
@@ -552,123 +478,4 @@ TEST_CASE("model/decoder: GELU in epilogues equals GELU in separate kernels up t
     REQUIRE(relative_distance(within.gradients, exact.gradients) <= 1.25 * error);
     REQUIRE(relative_distance(within.gradients, apart.gradients) <= 1.25 * error);
     REQUIRE(std::abs(within.loss - exact.loss) <= 2 * std::abs(apart.loss - exact.loss) + 1e-3 * exact.loss);
-}
-
-TEST_CASE("model/decoder: GELU in epilogues needs no scratch, and its output is saved if its product is") {
-    const DecoderConfig c = small_config("gpt2");
-    auto row = [&](const std::string& name, Recompute policy, bool fused) -> std::optional<ActivationRow> {
-        DecoderRun run = small_run(fused ? "gpt2 fused" : "gpt2", DType::bf16);
-        run.recompute = policy;
-        const ActivationPlan plan = decoder_activations(c, run);
-        for (const ActivationRow& r : plan.rows())
-            if (r.name == name) return r;
-        return std::nullopt;
-    };
-    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block})
-        for (bool fused : {false, true}) {
-            const int copies = policy == Recompute::none || (fused && policy == Recompute::cheap) ? c.L : 1;
-            REQUIRE(row("MLP after activation", policy, fused)->copies == copies);
-            REQUIRE(row("activation gradient scratch", policy, fused).has_value() == !fused);
-        }
-    for (const char* other : {"gpt2 relu2", "llama"})
-        REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
-}
-
-TEST_CASE("model/decoder: automatic attention is flash if it is supported and the machine has tensor cores") {
-    DecoderConfig c = small_config("llama");
-    DecoderRun run{B, T, DType::bf16};
-    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);  // head size 12
-    c.C = 128;
-    c.NH = c.NKV = 2;
-    REQUIRE(resolve_attention(c, run) == (flash_attention_is_fast() ? AttentionKind::flash : AttentionKind::gemm));
-    run.dtype = DType::f32;
-    REQUIRE(resolve_attention(c, run) == AttentionKind::gemm);
-    run.attention = AttentionKind::flash;
-    REQUIRE_THROWS_AS(resolve_attention(c, run), UsageError);
-    run.dtype = DType::bf16;
-    REQUIRE(resolve_attention(c, run) == AttentionKind::flash);
-}
-
-TEST_CASE("model/decoder: presets have the parameter counts of their papers") {
-    auto count = [](DecoderConfig c, int max_T) {
-        c.max_T = max_T;
-        return decoder_params(c).logical_size();
-    };
-    REQUIRE(count(gpt2_family().config("small"), 1024) == 124439808);
-    REQUIRE(count(gpt2_family().config("base"), 1024) == 354823168);
-    REQUIRE(count(gpt2_family().config("large"), 1024) == 774030080);
-    REQUIRE(std::llround(count(gpt2_family().config("small"), 8192) / 1e4) == 12994);
-    REQUIRE(std::llround(count(gpt2_family().config("base"), 8192) / 1e4) == 36216);
-    REQUIRE(std::llround(count(gpt2_family().config("large"), 8192) / 1e4) == 78321);
-    REQUIRE(count(qwen3_family().config("0.6b"), 1024) == 596049920);
-    REQUIRE(count(olmo2_family().config("1b"), 1024) == 1484916736);
-    REQUIRE(count(olmo2_family().config("7b"), 1024) == 7298617344);
-    REQUIRE(std::llround(count(llama_family().config("60m"), 1024) / 1e4) == 5807);
-    REQUIRE(std::llround(count(llama_family().config("130m"), 1024) / 1e4) == 13411);
-    REQUIRE(std::llround(count(llama_family().config("350m"), 1024) / 1e4) == 36797);
-    REQUIRE(std::llround(count(llama_family().config("1b"), 1024) / 1e4) == 133908);
-}
-
-TEST_CASE("model/decoder: FLOPs per token match the architecture") {
-    REQUIRE(std::abs(decoder_flops_per_token(gpt2_family().config("small"), 1024) / 1e6 - 798) < 1);
-    REQUIRE(std::abs(decoder_flops_per_token(gpt2_family().config("large"), 1024) / 1e6 - 4916) < 2);
-    REQUIRE(std::abs(decoder_flops_per_token(llama_family().config("1b"), 1024) / 1e6 - 7943) < 2);
-    // 6 x (16 layers of 4 x 2048^2 + 3 x 2048 x 8192, and the head's 100352 x 2048) + 6 x 16 x 2048 x 1024.
-    REQUIRE(std::abs(decoder_flops_per_token(olmo2_family().config("1b"), 1024) / 1e6 - 7877) < 1);
-}
-
-TEST_CASE("model/decoder: the model allocates the memory of its activation plan") {
-    for (const std::string& name : kAllModels)
-        for (const int offloaded : {0, 1})
-            for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
-                const DecoderConfig c = small_config(name);
-                DecoderRun run = small_run(name, DType::bf16);
-                run.recompute = recompute;
-                run.offloaded_blocks = offloaded;
-                INFO(name << " " << text(recompute) << ", " << offloaded << " blocks offloaded");
-                Context context;
-                const size_t before = device_bytes_in_use();
-                const std::unique_ptr<Model> model = make_decoder(c, run, context);
-                const int64_t params = model->table().size();
-                const int64_t held = static_cast<int64_t>(device_bytes_in_use() - before);
-                const int64_t planned = decoder_activations(c, run).total_bytes() + params * (4 + 4 + 2);
-                REQUIRE(std::abs(held - planned) <= planned / 100 + 65536);  // rounding to 256 bytes
-            }
-}
-
-TEST_CASE("model/decoder: each offloaded block reduces the device's memory by its saved tensors") {
-    const DecoderConfig c = llama_family().config("1b");
-    for (const Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block}) {
-        DecoderRun run{4, 1024, DType::bf16};
-        run.recompute = policy;
-        const ActivationPlan kept = decoder_activations(c, run);
-        REQUIRE(kept.offloaded_bytes() == 0);
-        run.offloaded_blocks = 1;
-        const int64_t block = decoder_activations(c, run).offloaded_bytes();
-        REQUIRE((block == int64_t{4} * 1024 * c.C * 2) == (policy == Recompute::block));  // only its input
-        for (run.offloaded_blocks = 1; run.offloaded_blocks <= c.L - 2; ++run.offloaded_blocks) {
-            const ActivationPlan plan = decoder_activations(c, run);
-            REQUIRE(plan.offloaded_bytes() == run.offloaded_blocks * block);
-            REQUIRE(plan.saved_bytes() == kept.saved_bytes() - plan.offloaded_bytes());
-            REQUIRE(plan.scratch_bytes() == kept.scratch_bytes());
-        }
-        REQUIRE_THROWS_WITH(decoder_activations(c, run), ContainsSubstring("cannot be offloaded"));
-    }
-}
-
-TEST_CASE("model/decoder: each plan of recomputation needs at most the memory of the previous one") {
-    const DecoderConfig c = llama_family().config("1b");
-    DecoderRun run{4, 1024, DType::bf16};
-    const std::vector<RecomputePlan> plans = recompute_plans(c.L);
-    REQUIRE(plans.size() == 2u * c.L + 1);
-    const int64_t kept = decoder_activations(c, run).total_bytes();
-    int64_t before = kept;
-    for (const RecomputePlan& recompute : plans) {
-        INFO(text(recompute));
-        run.recompute = recompute;
-        const int64_t bytes = decoder_activations(c, run).total_bytes();
-        REQUIRE(bytes <= before);
-        before = bytes;
-    }
-    REQUIRE(before < kept / 3);
 }

@@ -4,13 +4,14 @@
 
 #include "kernels/fp8.h"
 #include "runtime/context.h"
-#include "test/oracle/fp8.h"
+#include "test/oracle/format.h"
 #include "test/oracle/gemm.h"
 #include "test/support/catch.h"
 #include "test/support/compare.h"
-#include "test/support/fp8_sum.h"
 #include "test/support/gemm_layout.h"
+#include "test/support/gpu_sums.h"
 #include "test/support/needs_fp8.h"
+#include "test/support/transfer.h"
 #include "test/support/whole_params.h"
 
 using namespace teon;
@@ -21,7 +22,7 @@ namespace {
 // The values of x that a product uses in FP8: rounded, then divided by the scale.
 template <typename F, typename T>
 std::vector<double> as_fp8(const std::vector<T>& x) {
-    const Fp8Format format = kFp8Format<F>;
+    const Format format = kFormat<F>;
     float largest = 0;
     for (const T v : x) largest = std::max(largest, std::abs(static_cast<float>(v)));
     const float s = static_cast<float>(format.decode(format.largest)) / largest;
@@ -72,7 +73,7 @@ struct LinearRun {
         std::vector<float> masters(static_cast<size_t>(table.size()), 0.0f);
         std::copy(w.begin(), w.end(), masters.begin() + table[linear.weight].offset);
         std::copy(b.begin(), b.end(), masters.begin() + table[linear.bias].offset);
-        upload(masters_of(*params), masters.data(), table.size(), context.stream);
+        put(masters_of(*params), masters, context.stream);
         round_masters(*params, context.stream);
         pass(false);
         if (accumulate) pass(true);
@@ -100,12 +101,7 @@ struct LinearRun {
         db = gradient(linear.bias);
     }
 
-    std::vector<float> gradient(int row) {
-        std::vector<float> g(static_cast<size_t>(table[row].size()));
-        download(g.data(), params->grad(row), std::ssize(g), context.stream);
-        context.stream.synchronize();
-        return g;
-    }
+    std::vector<float> gradient(int row) const { return fetch(params->grad(row), table[row].size(), context.stream); }
 
     // y, dx and dw of `times` passes for the given operands; without bias and addends unless `added`.
     template <typename R>

@@ -17,6 +17,7 @@
 #include "runtime/warpgroup.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
+#include "test/support/transfer.h"
 
 using namespace teon;
 
@@ -63,13 +64,6 @@ void expect(const float* values, int n, float value) {
         CHECK(values[i] == value, "wrong result: element {} is {}, not {}", i, values[i], value);
 }
 
-std::vector<float> read(const Buffer<float>& buffer, const Stream& stream) {
-    std::vector<float> values(static_cast<size_t>(buffer.size()));
-    download(values.data(), buffer.data(), buffer.size(), stream);
-    stream.synchronize();
-    return values;
-}
-
 void check(cudaError_t status) {
     CHECK(status == cudaSuccess, "{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -96,7 +90,9 @@ void read_metrics(bool planted) {
 // Copies batches through kSlots pinned and device buffers on a stream for copies, as the loader does. Each fault leaves
 // out one wait or record.
 enum class Wait { none, host_for_copy, copy_for_use, use_for_copy, recorded };
-void load(Wait missing) {
+template <Wait PLANTED>
+void load(bool planted) {
+    const Wait missing = planted ? PLANTED : Wait::none;
     Stream stream;
     Stream copies;
     constexpr int kSlots = 2;
@@ -120,18 +116,16 @@ void load(Wait missing) {
         slot.passed.record(stream);
     }
     for (int batch = 0; batch < kBatches; ++batch)
-        expect(read(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
+        expect(test::fetch(results[batch], stream).data(), kN, static_cast<float>(batch + 1));
     copies.synchronize();
 }
-void overwrite_upload(bool planted) { load(planted ? Wait::host_for_copy : Wait::none); }
-void copy_into_use(bool planted) { load(planted ? Wait::copy_for_use : Wait::none); }
-void use_before_copy(bool planted) { load(planted ? Wait::use_for_copy : Wait::none); }
-void forgotten_record(bool planted) { load(planted ? Wait::recorded : Wait::none); }
 
 // Moves the activations that blocks save to the host and back through buffers that the blocks use in turn, for two
 // micro-batches, as ActivationOffload does. Each fault leaves out one wait.
 enum class Move { none, computed, stored, fetched, freed };
-void offload(Move missing) {
+template <Move PLANTED>
+void offload(bool planted) {
+    const Move missing = planted ? PLANTED : Move::none;
     Stream compute;
     Stream copies;
     constexpr int kBlocks = 6;
@@ -170,17 +164,18 @@ void offload(Move missing) {
     }
     for (int pass = 0; pass < kPasses; ++pass)
         for (int block = 0; block < kBlocks; ++block)
-            expect(read(results[pass * kBlocks + block], compute).data(), kN,
+            expect(test::fetch(results[pass * kBlocks + block], compute).data(), kN,
                    static_cast<float>(10 * pass + block + 1));
     copies.synchronize();
 }
-void stored_before_computed(bool planted) { offload(planted ? Move::computed : Move::none); }
-void overwritten_before_stored(bool planted) { offload(planted ? Move::stored : Move::none); }
-void used_before_fetched(bool planted) { offload(planted ? Move::fetched : Move::none); }
-void fetched_into_use(bool planted) { offload(planted ? Move::freed : Move::none); }
 
 // Another stream (a communicator's) changes gradients in place between the backward pass and the optimizer.
-void exchange(bool begin, bool join) {
+// Each fault leaves out one wait.
+enum class Order { begin, join };
+template <Order PLANTED>
+void exchange(bool planted) {
+    const bool begin = !planted || PLANTED != Order::begin;
+    const bool join = !planted || PLANTED != Order::join;
     Stream stream;
     Stream own_stream;
     Event ready;
@@ -200,11 +195,9 @@ void exchange(bool begin, bool join) {
         done.make_wait(stream);
     }
     add(weights.data(), gradients.data(), 0.0f, kN, stream);
-    expect(read(weights, stream).data(), kN, 3.0f);
+    expect(test::fetch(weights, stream).data(), kN, 3.0f);
     own_stream.synchronize();
 }
-void exchange_too_early(bool planted) { exchange(!planted, true); }
-void exchange_not_joined(bool planted) { exchange(true, !planted); }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
@@ -216,7 +209,7 @@ void host_read(bool planted) {
     if (planted)
         expect(weights.data(), kN, 1.0f);
     else
-        expect(read(weights, stream).data(), kN, 1.0f);
+        expect(test::fetch(weights, stream).data(), kN, 1.0f);
 }
 
 void host_write(bool planted) {
@@ -226,7 +219,7 @@ void host_write(bool planted) {
         std::fill_n(weights.data(), kN, 1.0f);
     else
         fill(weights.data(), 1.0f, kN, stream);
-    expect(read(weights, stream).data(), kN, 1.0f);
+    expect(test::fetch(weights, stream).data(), kN, 1.0f);
 }
 
 void freed_early(bool planted) {
@@ -239,7 +232,7 @@ void freed_early(bool planted) {
         add(result.data(), scratch.data(), 1.0f, kN, stream);
         if (!planted) stream.synchronize();
     }
-    expect(read(result, stream).data(), kN, 2.0f);
+    expect(test::fetch(result, stream).data(), kN, 2.0f);
     test::model_gpu()->set_strict(strict);
 }
 
@@ -383,7 +376,7 @@ void chosen_by_code(bool planted) {
     Buffer<float> out(kN);
     if (!(planted ? has_warpgroup_code<unknown_kernel>() : has_warpgroup_code<fill_kernel>()))
         fill(out.data(), 1.0f, kN, stream);
-    expect(read(out, stream).data(), kN, 1.0f);
+    expect(test::fetch(out, stream).data(), kN, 1.0f);
 }
 
 // Launches a kernel as a thread that has not chosen its device would.
@@ -405,16 +398,16 @@ struct Fault {
 
 constexpr Fault kFaults[] = {
     {"metrics read before the step's end", "wrong result", read_metrics},
-    {"an upload's source overwritten", "wrong result", overwrite_upload},
-    {"a batch copied over one in use", "wrong result", copy_into_use},
-    {"a batch used before it is copied", "wrong result", use_before_copy},
-    {"an event waited for but never recorded", "wrong result", forgotten_record},
-    {"activations stored before they are computed", "wrong result", stored_before_computed},
-    {"activations overwritten before they are stored", "wrong result", overwritten_before_stored},
-    {"activations used before they are fetched", "wrong result", used_before_fetched},
-    {"activations fetched over those in use", "wrong result", fetched_into_use},
-    {"gradients exchanged before they are ready", "wrong result", exchange_too_early},
-    {"gradients used before they are exchanged", "wrong result", exchange_not_joined},
+    {"an upload's source overwritten", "wrong result", load<Wait::host_for_copy>},
+    {"a batch copied over one in use", "wrong result", load<Wait::copy_for_use>},
+    {"a batch used before it is copied", "wrong result", load<Wait::use_for_copy>},
+    {"an event waited for but never recorded", "wrong result", load<Wait::recorded>},
+    {"activations stored before they are computed", "wrong result", offload<Move::computed>},
+    {"activations overwritten before they are stored", "wrong result", offload<Move::stored>},
+    {"activations used before they are fetched", "wrong result", offload<Move::fetched>},
+    {"activations fetched over those in use", "wrong result", offload<Move::freed>},
+    {"gradients exchanged before they are ready", "wrong result", exchange<Order::begin>},
+    {"gradients used before they are exchanged", "wrong result", exchange<Order::join>},
     {"device memory read by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_read, true},
     {"device memory written by the host", "the host touches byte 0 of an allocation of 4000 bytes", host_write, true},
     {"scratch freed while a kernel needs it", "which is in no allocation", freed_early},

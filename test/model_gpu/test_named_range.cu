@@ -6,6 +6,7 @@
 #include "runtime/simt.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
+#include "test/support/transfer.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -68,10 +69,7 @@ TEST_CASE("model_gpu/named_range: an external profiler gets its names, and kerne
             launch<increment_kernel>({1, 32}, stream, x.data());
         }
     }
-    int sum = 0;
-    download(&sum, x.data(), 1, stream);
-    stream.synchronize();
-    REQUIRE(sum == kLaunches);
+    REQUIRE(fetch(x, stream)[0] == kLaunches);
     if (counters() && device_info().compute_capability >= 90)  // the modelled GPU
         REQUIRE(counters()->early_launches - before == kLaunches);
     if (!kHearsRanges) SKIP_TEST("without NVTX nobody gets the names");

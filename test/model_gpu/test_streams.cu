@@ -6,6 +6,7 @@
 #include "runtime/simt.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
+#include "test/support/transfer.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -30,10 +31,7 @@ struct Log {
     void note(const Stream& stream, int what) { launch<note_kernel>({1, 1}, stream, memory.data(), what); }
     std::vector<int> read() const {
         check(cudaDeviceSynchronize());
-        const Stream stream;
-        std::vector<int> values(100);
-        download(values.data(), memory.data(), memory.size(), stream);
-        stream.synchronize();
+        const std::vector<int> values = fetch(memory, Stream());
         return {values.begin() + 1, values.begin() + 1 + values[0]};
     }
     static void check(cudaError_t status) { REQUIRE(status == cudaSuccess); }

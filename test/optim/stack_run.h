@@ -82,13 +82,6 @@ struct StackRun {
     }
 };
 
-inline std::vector<float> to_floats(const Matrix& x) { return std::vector<float>(x.a.begin(), x.a.end()); }
-inline Matrix to_matrix(const std::vector<float>& values, int rows, int cols) {
-    Matrix x(rows, cols);
-    std::copy(values.begin(), values.end(), x.a.begin());
-    return x;
-}
-
 // Returns one matrix, orthogonalized on the device. Give the oracle the same numbers: rounded(x).
 inline Matrix orthogonalized(Context& context, const Matrix& x, const OrthoMethod& method) {
     StackRun run(context, {to_floats(x)}, 1, x.rows, x.cols, 1, method);

@@ -6,6 +6,7 @@
 #include "test/optim/stack_run.h"
 #include "test/support/catch.h"
 #include "test/support/model_runner.h"
+#include "test/support/transfer.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -61,28 +62,16 @@ Large large(Context& context, int rows, int cols) {
         return run.run_as_method()[0];
     };
     l.polar = after(14);
-    const std::vector<float> before = after(12);
-    double moved = 0;
     double norm = 0;
-    for (size_t i = 0; i < before.size(); ++i) {
-        moved += (double{l.polar[i]} - before[i]) * (double{l.polar[i]} - before[i]);
-        norm += double{l.polar[i]} * l.polar[i];
-    }
+    for (float x : l.polar) norm += double{x} * x;
     // All singular values are 1, so the squared norm is the short side, up to float sums of some thousand terms.
     REQUIRE(std::abs(norm - std::min(rows, cols)) <= 1e-3 * norm);
-    REQUIRE(std::sqrt(moved / norm) <= 1e-4);
+    REQUIRE(relative_distance(after(12), l.polar) <= 1e-4);
     return l;
 }
 double large_distance(Context& context, const Large& l, const OrthoMethod& method) {
     StackRun run(context, {l.x}, 1, l.rows, l.cols, 1, method);
-    const std::vector<float> y = run.run_as_method()[0];
-    double sum = 0;
-    double norm = 0;
-    for (size_t i = 0; i < y.size(); ++i) {
-        sum += (double{y[i]} - l.polar[i]) * (double{y[i]} - l.polar[i]);
-        norm += double{l.polar[i]} * l.polar[i];
-    }
-    return std::sqrt(sum / norm);
+    return relative_distance(run.run_as_method()[0], l.polar);
 }
 
 }  // namespace
@@ -397,10 +386,7 @@ TEST_CASE("optim/orthogonalize: a matrix that is not finite does not affect the 
                 Guarded<float> X(values, context.stream);
                 Guarded<std::byte> scratch(ortho_scratch_bytes(method, batch), context.stream);
                 const float* y = static_cast<float*>(orthogonalize(X.data(), scratch.data(), batch, method, context));
-                std::vector<float> result(values.size());
-                download(result.data(), y, batch.size(), context.stream);
-                context.stream.synchronize();
-                return result;
+                return fetch(y, batch.size(), context.stream);
             };
             auto dirty = clean;
             dirty[batch.stride() + 5] = bad;

@@ -11,20 +11,12 @@
 using namespace teon;
 using namespace teon::test;
 
-namespace {
-
-Schedule make(ScheduleKind kind, double warmup, double constant, double floor) {
-    return {kind, warmup, constant, floor};
-}
-
-}  // namespace
-
 // A factor takes a few float64 operations; 1e-12 is thousands of roundings.
 constexpr double kTolerance = 1e-12;
 
 TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
     for (const ScheduleRow& row : kSchedules) {
-        Schedule s = make(row.kind, 0.1, 0.4, 0.0);
+        Schedule s{row.kind, 0.1, 0.4, 0.0};
         for (int step = 0; step < 10; ++step)
             REQUIRE(std::abs(lr_factor(s, step, 100) - (step + 1) / 10.0) <= kTolerance);
         REQUIRE(lr_factor(s, 10, 100) == 1.0);
@@ -33,8 +25,8 @@ TEST_CASE("optim/schedule: warmup rises linearly from above zero to the peak") {
 
 TEST_CASE("optim/schedule: cosine and linear decay follow their formulas down to the minimum") {
     const int64_t total = 200;
-    Schedule cosine = make(ScheduleKind::cosine, 0.25, 0, 0.1);
-    Schedule linear = make(ScheduleKind::linear, 0.25, 0, 0.2);
+    Schedule cosine{ScheduleKind::cosine, 0.25, 0, 0.1};
+    Schedule linear{ScheduleKind::linear, 0.25, 0, 0.2};
     for (int64_t step = 50; step <= total; ++step) {
         double p = static_cast<double>(step - 50) / 150.0;
         REQUIRE(std::abs(lr_factor(cosine, step, total) - (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * p)))) <=
@@ -46,8 +38,8 @@ TEST_CASE("optim/schedule: cosine and linear decay follow their formulas down to
 }
 
 TEST_CASE("optim/schedule: constant holds the peak; constant-linear holds it for 40% and falls to zero") {
-    Schedule constant = make(ScheduleKind::constant, 0.0, 0.4, 0.0);
-    Schedule held = make(ScheduleKind::constant_linear, 0.0, 0.4, 0.0);
+    Schedule constant{ScheduleKind::constant, 0.0, 0.4, 0.0};
+    Schedule held{ScheduleKind::constant_linear, 0.0, 0.4, 0.0};
     for (int64_t step = 0; step < 50; ++step) {
         REQUIRE(lr_factor(constant, step, 50) == 1.0);
         double expected = step < 20 ? 1.0 : static_cast<double>(50 - step) / 30.0;
@@ -59,7 +51,7 @@ TEST_CASE("optim/schedule: constant holds the peak; constant-linear holds it for
 
 // arXiv 2405.18392, equation 1: 1 - sqrt((n - (N - N_decay)) / N_decay), in float64.
 TEST_CASE("optim/schedule: constant-sqrt holds the peak and falls by the square root of the decayed share") {
-    const Schedule s = make(ScheduleKind::constant_sqrt, 0.1, 0.6, 0.05);
+    const Schedule s{ScheduleKind::constant_sqrt, 0.1, 0.6, 0.05};
     for (int64_t step = 10; step <= 100; ++step) {
         const double share = step < 60 ? 0 : static_cast<double>(step - 60) / 40;
         REQUIRE(std::abs(lr_factor(s, step, 100) - (0.05 + 0.95 * (1 - std::sqrt(share)))) <= kTolerance);
@@ -81,7 +73,7 @@ TEST_CASE("optim/schedule: every decay begins at the peak, falls and ends at the
 }
 
 TEST_CASE("optim/schedule: a warmup longer than the constant part postpones the decay") {
-    Schedule s = make(ScheduleKind::constant_linear, 0.5, 0.2, 0.0);
+    Schedule s{ScheduleKind::constant_linear, 0.5, 0.2, 0.0};
     REQUIRE(lr_factor(s, 49, 100) == 1.0);
     REQUIRE(lr_factor(s, 50, 100) == 1.0);
     REQUIRE(std::abs(lr_factor(s, 75, 100) - 0.5) <= kTolerance);
@@ -93,17 +85,17 @@ TEST_CASE("optim/schedule: factors stay in (0, 1] for one step, only warmup and 
             for (int64_t total : {1, 2, 3, 7})
                 for (const ScheduleRow& row : kSchedules)
                     for (int64_t step = 0; step < total; ++step) {
-                        double f = lr_factor(make(row.kind, warmup, constant, 0.0), step, total);
+                        double f = lr_factor(Schedule{row.kind, warmup, constant, 0.0}, step, total);
                         REQUIRE((f > 0.0 && f <= 1.0));
                     }
 }
 
 TEST_CASE("optim/schedule: ratios outside of 0 to 1 and empty runs are usage errors that name the flag") {
-    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, -0.1, 0, 0), 0, 10), UsageError);
-    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, 0, 1.5, 0), 0, 10), UsageError);
-    REQUIRE_THROWS_AS(lr_factor(make(ScheduleKind::cosine, 0, 0, NAN), 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(Schedule{ScheduleKind::cosine, -0.1, 0, 0}, 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(Schedule{ScheduleKind::cosine, 0, 1.5, 0}, 0, 10), UsageError);
+    REQUIRE_THROWS_AS(lr_factor(Schedule{ScheduleKind::cosine, 0, 0, NAN}, 0, 10), UsageError);
     REQUIRE_THROWS_AS(lr_factor(Schedule{}, 0, 0), UsageError);
-    REQUIRE(contains(error_of([] { lr_factor(make(ScheduleKind::cosine, 2, 0, 0), 0, 10); }), "--warmup-ratio"));
+    REQUIRE(contains(error_of([] { lr_factor(Schedule{ScheduleKind::cosine, 2, 0, 0}, 0, 10); }), "--warmup-ratio"));
     REQUIRE(row_of(ScheduleKind::cosine).min_lr_ratio == 0.1);
     REQUIRE(row_of(ScheduleKind::linear).min_lr_ratio == 0.0);
     REQUIRE(name_of(ScheduleKind::constant_linear) == "constant-linear");

@@ -26,16 +26,10 @@ OptimizerOptions soap_options(int max_dim = 10000) {
 
 constexpr TableShape kTable{.L = 2, .C = 8, .F = 12, .V = 20};
 
-Matrix matrix_of(const std::vector<float>& values, int rows, int cols) {
-    Matrix x(rows, cols);
-    std::copy(values.begin(), values.end(), x.a.begin());
-    return x;
-}
-
 // The state tensor called `name`.
 Matrix state_of(Run& run, const std::string& name) {
     for (const StateTensor& t : run.optimizer.state())
-        if (t.name == name) return matrix_of(fetch(t.data, t.size(), run.context), t.rows, t.cols);
+        if (t.name == name) return to_matrix(fetch(t.data, t.size(), run.context.stream), t.rows, t.cols);
     throw Error("no state " + name);
 }
 
@@ -157,7 +151,7 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
             for (int row = 0; row < table.count(); ++row)
                 if (is_hidden_matrix(table[row].role))
                     references.emplace(
-                        row, SoapReference(options, matrix_of(run.weights(row), table[row].rows, table[row].cols)));
+                        row, SoapReference(options, to_matrix(run.weights(row), table[row].rows, table[row].cols)));
             REQUIRE(references.size() == 12);
             for (int t = 1; t <= 9; ++t) {
                 const float scale = t == 3 ? 0.3f : 1.0f;
@@ -165,14 +159,14 @@ TEST_CASE("optim/soap: steps match the paper's algorithm in float64, with a basi
                 run.step(scale, 0, 0.7f);
                 for (auto& [row, reference] : references) {
                     const ParamRow& r = table[row];
-                    const Matrix g = matrix_of(fetch(run.params.grad(row), r.size(), run.context), r.rows, r.cols);
+                    const Matrix g = to_matrix(run.grads(row), r.rows, r.cols);
                     const OracleRate rate{options.lr, r.role == Role::q ? 0.3 : 1.0, options.weight_decay, cautious,
                                           0.7};
                     reference.step(g, scale, t, rate, run, r.name);
                 }
             }
             for (auto& [row, reference] : references) {
-                const Matrix w = matrix_of(run.weights(row), table[row].rows, table[row].cols);
+                const Matrix w = to_matrix(run.weights(row), table[row].rows, table[row].cols);
                 // Eight updates of about lr in each element; a wrong formula shows as 0.05 or more.
                 const double update = 0.7 * options.lr * std::sqrt(double(w.a.size()));
                 INFO(table[row].name << ", sides up to " << max_dim << ": " << distance(w, reference.W) / update);
@@ -185,8 +179,7 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
     const std::vector<float> before = run.all();
-    run.set_grads(1);
-    run.step();
+    run.train(1, 2);
     const std::vector<float> after = run.all();
     for (const ParamRow& row : table.rows()) {
         const bool same = std::equal(before.begin() + row.offset, before.begin() + row.offset + row.size(),
@@ -220,12 +213,10 @@ TEST_CASE("optim/soap: the first update and a skipped step do not change the mat
 TEST_CASE("optim/soap: the numbers of shared directions are state of their own, from which a run continues") {
     const ParamTable table = make_table(kTable);
     Run run(table, soap_options());
-    run.set_grads(1);
-    run.step();  // a 12 x 8 matrix has rank 8
+    run.train(1, 2);  // a 12 x 8 matrix has rank 8
     REQUIRE(state_of(run, "h.0.up.left_shared")(0, 0) == 4);
     REQUIRE(state_of(run, "h.0.up.right_shared")(0, 0) == 0);
-    run.set_grads(2);
-    run.step();
+    run.train(2, 3);
     for (const double second : state_of(run, "h.0.up.v").a) REQUIRE(second >= 0);
 
     Run resumed(table, soap_options());
@@ -233,13 +224,11 @@ TEST_CASE("optim/soap: the numbers of shared directions are state of their own, 
     const std::vector<StateTensor> saved = run.optimizer.state();
     const std::vector<StateTensor> loaded = resumed.optimizer.state();
     for (size_t i = 0; i < saved.size(); ++i)
-        resumed.set(loaded[i].data, fetch(saved[i].data, saved[i].size(), run.context));
+        resumed.set(loaded[i].data, fetch(saved[i].data, saved[i].size(), run.context.stream));
     resumed.updates = run.updates;
     for (int t = 3; t <= 8; ++t) {
-        run.set_grads(t);
-        run.step();
-        resumed.set_grads(t);
-        resumed.step();
+        run.train(t, t + 1);
+        resumed.train(t, t + 1);
         REQUIRE(same_bits(resumed.all(), run.all()));
     }
 }
@@ -253,10 +242,9 @@ TEST_CASE("optim/soap: gradients that differ by rounding, as those of several ra
         Run other(table, options);
         const std::vector<float> begin = run.all();
         for (int t = 1; t <= 25; ++t) {
-            run.set_grads(t);
-            run.step();
+            run.train(t, t + 1);
             for (int row = 0; row < table.count(); ++row) {
-                std::vector<float> grad = random_values<float>(table[row].size(), uint64_t{1000} * t + row);
+                std::vector<float> grad = run.grads(row);
                 for (size_t i = 0; i < grad.size(); i += 2) grad[i] *= 1 + 0x1p-23f;
                 other.set(other.params.grad(row), grad);
             }
@@ -288,16 +276,16 @@ TEST_CASE("optim/soap: weights do not move along directions that no gradient had
     const int row = table.find("h.0.up");
     const int m = table[row].rows;
     const int n = table[row].cols;
-    const Matrix before = matrix_of(run.weights(row), m, n);
+    const Matrix before = to_matrix(run.weights(row), m, n);
     const Matrix u = gaussian(m, 2, 1);
     const Matrix v = gaussian(2, n, 2);  // gradients u X v have these columns and rows
     for (int t = 1; t <= 12; ++t) {
         run.set_grads(t);
         const Matrix g = u * gaussian(2, 2, 10 + t) * v;
-        run.set(run.params.grad(row), std::vector<float>(g.a.begin(), g.a.end()));
+        run.set(run.params.grad(row), to_floats(g));
         run.step();
     }
-    const Matrix moved = combination(1, matrix_of(run.weights(row), m, n), -1, before);
+    const Matrix moved = combination(1, to_matrix(run.weights(row), m, n), -1, before);
     const Matrix left_factor = polar_factor(u);
     const Matrix right_factor = polar_factor(v);
     const Matrix within = left_factor * transposed(left_factor) * moved * transposed(right_factor) * right_factor;
@@ -316,8 +304,7 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
     run.set_grads(1);
     run.set(run.params.grad(row), std::vector<float>(table[row].size(), 0));
     run.step();
-    run.set_grads(2);
-    run.step();
+    run.train(2, 3);
     const std::vector<float> after = run.weights(row);
     const double lr = soap_options().lr;
     const double keep = 1 - lr * soap_options().weight_decay * table[row].decay;
@@ -326,15 +313,8 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
 }
 
 TEST_CASE("optim/soap: working weights are the rounded masters and padding stays zero") {
-    TableShape shape{.L = 2, .C = 8, .F = 12, .V = 20, .llama = true};
-    shape.F_stored = 16;
-    const ParamTable table = make_table(shape);
+    const ParamTable table = make_table({.L = 2, .C = 8, .F = 12, .V = 20, .llama = true, .F_stored = 16});
     Run run(table, soap_options(), DType::bf16);
-    run.zero_padding_of_masters();
-    for (int t = 1; t <= 5; ++t) {
-        run.set_grads(t);
-        for (int row = 0; row < table.count(); ++row) run.zero_padding(run.params.grad(row), row);
-        run.step();
-    }
+    run.train(1, 6);
     for (int row = 0; row < table.count(); ++row) REQUIRE(run.is_rounded_and_padded(row, 0));
 }

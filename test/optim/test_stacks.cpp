@@ -148,9 +148,7 @@ TEST_CASE("optim/stacks: every method has one description with valid flags") {
 }
 
 TEST_CASE("optim/stacks: per head, the rows of a head are a matrix, and the same heads of K layers form a stack") {
-    TableShape shape{.L = 3, .C = 32, .F = 64, .V = 50, .llama = true, .KV = 16};
-    shape.heads = 4;
-    const ParamTable table = make_table(shape);
+    const ParamTable table = make_table({.L = 3, .C = 32, .F = 64, .V = 50, .llama = true, .KV = 16, .heads = 4});
     OptimizerOptions o = options_of(Method::teon);
     o.ortho_per_head = true;
     const OptimizerPlan plan = plan_optimizer(table, o);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/activation_kinds.h"
+#include "test/oracle/columns.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {
@@ -116,33 +117,24 @@ ActivationOracle<R> activation_oracle(ActivationKind kind) {
     return {};
 }
 
-// Columns [begin, begin + F) of x (N, width).
-template <typename R>
-std::vector<R> columns(const std::vector<R>& x, int N, int width, int begin, int F) {
-    std::vector<R> part;
-    for (int row = 0; row < N; ++row)
-        for (int j = 0; j < F; ++j) part.push_back(x[size_t(row) * width + begin + j]);
-    return part;
-}
-
 // x: (N, F), or with a gate (N, 2F), gate first.
 template <typename R>
-std::vector<R> activation_forward(const ActivationFunction& row, const std::vector<R>& x, int N, int F) {
+std::vector<R> activation_forward(const ActivationFunction& row, const std::vector<R>& x, int F) {
     const ActivationOracle<R> f = activation_oracle<R>(row.kind);
     if (!row.gated) return f.forward(x);
-    std::vector<R> out = f.forward(columns(x, N, 2 * F, 0, F));
-    const std::vector<R> up = columns(x, N, 2 * F, F, F);
+    std::vector<R> out = f.forward(columns(x, 2 * F, 0, F));
+    const std::vector<R> up = columns(x, 2 * F, F, 2 * F);
     for (size_t i = 0; i < out.size(); ++i) out[i] = out[i] * up[i];
     return out;
 }
 
 template <typename R>
 std::vector<R> activation_backward(const ActivationFunction& row, const std::vector<R>& x, const std::vector<R>& dout,
-                                   int N, int F) {
+                                   int F) {
     const ActivationOracle<R> f = activation_oracle<R>(row.kind);
     if (!row.gated) return f.backward(x, dout);
-    const std::vector<R> gate = columns(x, N, 2 * F, 0, F);
-    const std::vector<R> up = columns(x, N, 2 * F, F, F);
+    const std::vector<R> gate = columns(x, 2 * F, 0, F);
+    const std::vector<R> up = columns(x, 2 * F, F, 2 * F);
     const std::vector<R> activated = f.forward(gate);
     std::vector<R> of_gate;  // what f.backward takes
     for (size_t i = 0; i < dout.size(); ++i) of_gate.push_back(dout[i] * up[i]);

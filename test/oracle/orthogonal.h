@@ -23,6 +23,13 @@ struct Matrix {
     double operator()(int i, int j) const { return a[static_cast<size_t>(i) * cols + j]; }
 };
 
+inline std::vector<float> to_floats(const Matrix& x) { return std::vector<float>(x.a.begin(), x.a.end()); }
+inline Matrix to_matrix(const std::vector<float>& values, int rows, int cols) {
+    Matrix x(rows, cols);
+    std::copy(values.begin(), values.end(), x.a.begin());
+    return x;
+}
+
 inline Matrix transposed(const Matrix& x) {
     Matrix y(x.cols, x.rows);
     for (int i = 0; i < x.rows; ++i)

@@ -240,33 +240,26 @@ TEST_CASE("plan/options: a config file sets what the command line does not") {
     REQUIRE(o.fields == Json{{"layers", 5}});
     REQUIRE(o.optimizer.nesterov);
     REQUIRE(o.optimizer.teon_roles == std::set<Role>{Role::q, Role::k});
-    std::ofstream(path) << "lr = [0.02, 0.03]\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: lr takes one value, not a list") == 0);
-    const std::pair<const char*, const char*> kinds[] = {
-        {"layers = \"5\"", "layers takes a number, not \"5\""},
-        {"layers = true", "layers takes a number, not true"},
-        {"data = true", "data takes a text, a number or a list, not true"},
-        {"out = 5", "out takes a text in quotes, not 5"},
-        {"nesterov = 1", "nesterov takes true or false, not 1"},
-        {"time-limit = true", "time-limit takes seconds"}};
-    for (const auto& [line, says] : kinds) {
-        std::ofstream(path) << line << "\n";
-        INFO(line);
-        REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 1: " + says) == 0);
-    }
     std::ofstream(path) << "batch-tokens = \"512Ki\"\ntime-limit = \"1h\"\nshuffle = \"off\"\n";
     REQUIRE(parse({"--plan-only", "--config", path})->batch_tokens == 524288);
-    std::ofstream(path) << "leyers = 3\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}) ==
-            path + ": line 1: there is no flag 'leyers'; did you mean --layers?");
-    std::ofstream(path) << "\n# comment\nlayers = 0\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": line 3: --layers 0: must be") == 0);
-    std::ofstream(path) << "config = \"other.toml\"\n";
-    REQUIRE(contains(complaint({"--plan-only", "--config", path}), "there is no flag 'config'"));
-    std::ofstream(path) << "out = \"\xff\"\n";
-    REQUIRE(complaint({"--plan-only", "--config", path}) == path + ": is not a text in UTF-8");
-    std::ofstream(path).flush();
-    REQUIRE(complaint({"--plan-only", "--config", path}).find(path + ": is empty") == 0);
+    const std::pair<const char*, const char*> bad[] = {
+        {"lr = [0.02, 0.03]\n", "line 1: lr takes one value, not a list"},
+        {"layers = \"5\"\n", "line 1: layers takes a number, not \"5\""},
+        {"layers = true\n", "line 1: layers takes a number, not true"},
+        {"data = true\n", "line 1: data takes a text, a number or a list, not true"},
+        {"out = 5\n", "line 1: out takes a text in quotes, not 5"},
+        {"nesterov = 1\n", "line 1: nesterov takes true or false, not 1"},
+        {"time-limit = true\n", "line 1: time-limit takes seconds"},
+        {"leyers = 3\n", "line 1: there is no flag 'leyers'; did you mean --layers?"},
+        {"\n# comment\nlayers = 0\n", "line 3: --layers 0: must be"},
+        {"config = \"other.toml\"\n", "line 1: there is no flag 'config'"},
+        {"out = \"\xff\"\n", "is not a text in UTF-8"},
+        {"", "is empty"}};
+    for (const auto& [text, says] : bad) {
+        std::ofstream(path) << text;
+        INFO(text);
+        REQUIRE(complaint({"--plan-only", "--config", path}).starts_with(path + ": " + says));
+    }
 }
 
 TEST_CASE("plan/options: with a damaged config.json a run resumes by its flags; without them the damage is reported") {

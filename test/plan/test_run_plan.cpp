@@ -36,34 +36,31 @@ void parse_and_plan_a_run(const std::string& data) { plan_run(kGpt2, *parse({"--
 }  // namespace
 
 TEST_CASE("plan/run_plan: without --batch-tokens a step suits the device") {
-    auto tokens = [](const ModelFamily& family, std::vector<std::string> flags, bool is_gpu, int ranks = 1) {
-        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
-        const RunPlan s = make_plan(family, *parse(flags, family), is_gpu, int64_t{1} << 40, ranks);
+    auto tokens = [](const ModelFamily& family, const std::string& flags, bool is_gpu, int ranks = 1) {
+        const RunPlan s = planned("--steps 10 " + flags, family, 1024, ranks, is_gpu);
         REQUIRE(s.options.batch_tokens % (int64_t{s.run.T} * ranks * s.run.B) == 0);
         return s.options.batch_tokens;
     };
-    REQUIRE(tokens(kGpt2, {}, true) == 524288);
-    REQUIRE(tokens(kGpt2, {"--seq-len", "1000"}, true) == 524000);
-    REQUIRE(tokens(kGpt2, {}, true, 3) == 523264 - 523264 % 3072);
+    REQUIRE(tokens(kGpt2, "", true) == 524288);
+    REQUIRE(tokens(kGpt2, "--seq-len 1000", true) == 524000);
+    REQUIRE(tokens(kGpt2, "", true, 3) == 523264 - 523264 % 3072);
     for (const ModelFamily& family : {kGpt2, kLlama})
         for (const DecoderConfig& preset : family.presets)
             for (int ranks : {1, 2}) {
-                const int64_t n = tokens(family, {"--model", preset.preset}, false, ranks);
+                const int64_t n = tokens(family, "--model " + std::string(preset.preset), false, ranks);
                 const double operations = decoder_flops_per_token(preset, 1024) * static_cast<double>(n);
                 REQUIRE((operations <= 2e12 * ranks || n == 1024 * ranks));
                 REQUIRE((operations >= 1e12 * ranks || n >= 524288 - 1024 * ranks || n == 1024 * ranks));
             }
-    REQUIRE(tokens(kGpt2, {"--batch-tokens", "4096"}, false) == 4096);
+    REQUIRE(tokens(kGpt2, "--batch-tokens 4096", false) == 4096);
 }
 
 TEST_CASE("plan/run_plan: matrices are orthogonalized in the type that suits the device, or the one given") {
-    const auto planned = [](std::vector<std::string> flags, bool is_gpu) {
-        flags.insert(flags.end(), {"--plan-only", "--steps", "10"});
-        return make_plan(kGpt2, *parse(flags), is_gpu, int64_t{1} << 40);
+    const auto on = [](const std::string& flags, bool is_gpu) {
+        return planned("--steps 10 " + flags, kGpt2, 1024, 1, is_gpu);
     };
-    const auto type = [&](std::vector<std::string> flags, bool is_gpu) {
-        flags.insert(flags.end(), {"--optimizer", "muon"});
-        const RunPlan plan = planned(flags, is_gpu);
+    const auto type = [&](const std::string& flags, bool is_gpu) {
+        const RunPlan plan = on("--optimizer muon " + flags, is_gpu);
         // Resolved, so that config.json has it; and reported, because it differs between machines.
         REQUIRE(plan.options.ns_dtype == plan.options.optimizer.ns_dtype);
         const std::string line = fmt::format("NS dtype    {} (", name_of(*plan.options.ns_dtype));
@@ -72,23 +69,21 @@ TEST_CASE("plan/run_plan: matrices are orthogonalized in the type that suits the
     };
     // A program for GPUs does not know the planned CPU.
     const DType on_cpu = !kGpu && linalg_library().bf16 ? DType::bf16 : DType::f32;
-    REQUIRE(type({"--dtype", "bf16"}, false) == on_cpu);
-    REQUIRE(type({"--dtype", "float"}, false) == DType::f32);
-    REQUIRE(type({"--dtype", "bf16"}, true) == DType::f16);
+    REQUIRE(type("--dtype bf16", false) == on_cpu);
+    REQUIRE(type("--dtype float", false) == DType::f32);
+    REQUIRE(type("--dtype bf16", true) == DType::f16);
     for (const bool is_gpu : {false, true}) {
-        REQUIRE(type({"--dtype", "bf16", "--ns-dtype", "float"}, is_gpu) == DType::f32);
-        REQUIRE(type({"--dtype", "float", "--ns-dtype", "bf16"}, is_gpu) == DType::bf16);
+        REQUIRE(type("--dtype bf16 --ns-dtype float", is_gpu) == DType::f32);
+        REQUIRE(type("--dtype float --ns-dtype bf16", is_gpu) == DType::bf16);
     }
-    const std::vector<std::vector<std::string>> without = {{"--optimizer", "adamw"},
-                                                           {"--optimizer", "teon", "--ortho", "svd"}};
-    for (const auto& words : without) {
-        const RunPlan plan = planned(words, false);
+    for (const char* flags : {"--optimizer adamw", "--optimizer teon --ortho svd"}) {
+        const RunPlan plan = on(flags, false);
         REQUIRE(!plan.options.ns_dtype);
         REQUIRE(plan_report(plan).find("NS dtype") == std::string::npos);
     }
-    REQUIRE_THROWS_AS(type({"--ns-dtype", "double"}, false), UsageError);
-    REQUIRE_THROWS_AS(type({"--ortho", "svd", "--ns-dtype", "bf16"}, false), UsageError);
-    REQUIRE_THROWS_AS(planned({"--optimizer", "adamw", "--ns-dtype", "bf16"}, false), UsageError);
+    REQUIRE_THROWS_AS(type("--ns-dtype double", false), UsageError);
+    REQUIRE_THROWS_AS(type("--ortho svd --ns-dtype bf16", false), UsageError);
+    REQUIRE_THROWS_AS(on("--optimizer adamw --ns-dtype bf16", false), UsageError);
 }
 
 TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps, down to one sequence a step") {
@@ -96,9 +91,7 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     // A plan whose data have this number of windows.
     const auto plan = [&](uint32_t windows, const std::string& flags, bool is_gpu = true, int ranks = 1) {
         write_shard(folder / "t_train_0.bin", std::vector<uint32_t>(windows * 32 + 1, 7));
-        std::vector<std::string> all =
-            words("--plan-only --seq-len 32 --data " + (folder / "t_train_0.bin") + " " + flags);
-        return make_plan(kGpt2, *parse(all), is_gpu, int64_t{80} << 30, ranks);
+        return planned("--seq-len 32 --data " + (folder / "t_train_0.bin") + " " + flags, kGpt2, 80, ranks, is_gpu);
     };
     const auto says = [](const RunPlan& p, const char* text) { return contains(plan_report(p), text); };
     for (const bool is_gpu : {true, false}) {
@@ -115,8 +108,7 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     // A shorter run is divided, too.
     REQUIRE(plan(1000, "--epochs 0.2").options.batch_tokens == 32);
     REQUIRE(plan(1000, "--epochs 9").options.batch_tokens == 5 * 32);
-    REQUIRE(make_plan(kGpt2, *parse(words("--plan-only --tokens 20M")), true, int64_t{80} << 30).options.batch_tokens ==
-            96 * 1024);  // 20e6 / 200 / 1024 = 97.7
+    REQUIRE(planned("--tokens 20M").options.batch_tokens == 96 * 1024);  // 20e6 / 200 / 1024 = 97.7
 
     const RunPlan few = plan(1000, "--batch-tokens 1024");
     REQUIRE(few.steps == 31);
@@ -131,9 +123,8 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
 }
 
 TEST_CASE("plan/run_plan: --batch-tokens is rounded down to whole sequences, with a note") {
-    const auto plan = [](const char* flags, int ranks = 1) {
-        return make_plan(kGpt2, *parse(words(std::string("--plan-only --steps 60 ") + flags)), true, int64_t{80} << 30,
-                         ranks);
+    const auto plan = [](const std::string& flags, int ranks = 1) {
+        return planned("--steps 60 " + flags, kGpt2, 80, ranks);
     };
     const RunPlan half = plan("--batch-tokens 0.5M");
     REQUIRE(half.options.batch_tokens == 488 * 1024);
@@ -145,7 +136,7 @@ TEST_CASE("plan/run_plan: --batch-tokens is rounded down to whole sequences, wit
 
 TEST_CASE("plan/run_plan: AdamW's rate beside another optimizer follows the width, not --lr") {
     const auto plan = [](const ModelFamily& family, const std::string& flags) {
-        return make_plan(family, *parse(words("--plan-only --steps 100 " + flags), family), true, int64_t{80} << 30);
+        return planned("--steps 100 " + flags, family);
     };
     const auto rate = [&](const std::string& flags) { return plan(kGpt2, flags).options.optimizer.adamw_lr; };
     for (const char* method : {"muon", "normuon", "teon", "soap"})
@@ -180,9 +171,8 @@ TEST_CASE("plan/run_plan: AdamW's rate beside another optimizer follows the widt
 }
 
 TEST_CASE("plan/run_plan: heads without flash attention say what they cost") {
-    const auto report = [](const char* flags) {
-        return plan_report(make_plan(kLlama, *parse(words(std::string("--plan-for h100 --steps 9 ") + flags), kLlama),
-                                     true, int64_t{160} << 30));
+    const auto report = [](const std::string& flags) {
+        return plan_report(planned("--plan-for h100 --steps 9 " + flags, kLlama, 160));
     };
     // 12 bytes x 32 layers x 32 heads x 524288 x 1024 / 2.
     REQUIRE(contains(report("--model 3b"),
@@ -242,12 +232,10 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
 
 TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
     auto plan = [](int T, const char* attention) {
-        const std::string length = std::to_string(T);
-        return make_plan(kGpt2,
-                         *parse({"--plan-only", "--model", "small", "--seq-len", length, "--micro-batch", "8",
-                                 "--batch-tokens", std::to_string(8 * T), "--dtype", "bf16", "--attention", attention,
-                                 "--recompute", "none", "--steps", "10"}),
-                         true, int64_t{1} << 40);
+        return planned(fmt::format("--model small --seq-len {} --micro-batch 8 --batch-tokens {} --dtype bf16 "
+                                   "--attention {} --recompute none --steps 10",
+                                   T, 8 * T, attention),
+                       kGpt2, 1024);
     };
     REQUIRE(memory_bytes(plan(8192, "flash")) < 80'000'000'000);
     // Linear in T: twice the context takes twice the activations, except for the logits and parts independent of T.
@@ -258,13 +246,9 @@ TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 
 }
 
 TEST_CASE("plan/run_plan: --gelu-fusion removes GELU's scratch from the plan, and a model without GELU refuses it") {
-    auto plan = [](std::vector<std::string> flags) {
-        flags.insert(flags.end(),
-                     {"--plan-only", "--micro-batch", "64", "--dtype", "bf16", "--recompute", "none", "--steps", "10"});
-        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40);
-    };
-    const RunPlan apart = plan({});
-    const RunPlan within = plan({"--gelu-fusion"});
+    const std::string flags = "--micro-batch 64 --dtype bf16 --recompute none --steps 10";
+    const RunPlan apart = planned(flags, kGpt2, 1024);
+    const RunPlan within = planned(flags + " --gelu-fusion", kGpt2, 1024);
     // The gradient of 3072 biases from 1024 chunks of rows.
     REQUIRE(memory_bytes(apart) - memory_bytes(within) == int64_t{4} * 1024 * 3072);
     REQUIRE(contains(plan_report(within), "GELU        epilogue"));
@@ -274,41 +258,38 @@ TEST_CASE("plan/run_plan: --gelu-fusion removes GELU's scratch from the plan, an
 }
 
 TEST_CASE("plan/run_plan: FP8 copies are in the plan, of weights once per layer or, where they are divided, once") {
-    auto plan = [](std::vector<std::string> flags, int ranks = 1) {
-        flags.insert(flags.end(), {"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--recompute", "none",
-                                   "--steps", "10", "--attention", "gemm"});
-        return make_plan(kGpt2, *parse(flags), true, int64_t{1} << 40, ranks);
+    auto plan = [](const std::string& flags, int ranks = 1) {
+        return planned("--micro-batch 16 --dtype bf16 --recompute none --steps 10 --attention gemm " + flags, kGpt2,
+                       1024, ranks);
     };
     const int64_t N = 16 * 1024;
     const int64_t C = 768;
     const int64_t L = 12;
-    const auto extra = [&](std::vector<std::string> flags, int ranks) {
-        const int64_t without = plan(flags, ranks).activations.total_bytes();
-        flags.insert(flags.end(), {"--matmul-dtype", "fp8"});
-        return plan(flags, ranks).activations.total_bytes() - without;
+    const auto extra = [&](const std::string& flags, int ranks) {
+        return plan("--matmul-dtype fp8 " + flags, ranks).activations.total_bytes() -
+               plan(flags, ranks).activations.total_bytes();
     };
     // Two copies of a layer's weights, one of an input of the MLP's width and two of a gradient of that width. Also a
     // scale and a maximum for each of 4 x 3 tensors, in 256 bytes each.
-    REQUIRE(extra({}, 1) == L * 2 * 12 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
-    REQUIRE(extra({"--shard", "all"}, 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
-    REQUIRE(contains(plan_report(plan({"--matmul-dtype", "fp8"})), "in FP8: e4m3, gradients e5m2"));
-    REQUIRE(plan_report(plan({})).find("FP8") == std::string::npos);
-    const RunPlan fast = plan({"--matmul-dtype", "fp8", "--fast-accumulation"});
+    REQUIRE(extra("", 1) == L * 2 * 12 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
+    REQUIRE(extra("--shard all", 8) == 4 * C * C + 3 * N * 4 * C + L * (12 + 12) * 256);
+    REQUIRE(contains(plan_report(plan("--matmul-dtype fp8")), "in FP8: e4m3, gradients e5m2"));
+    REQUIRE(plan_report(plan("")).find("FP8") == std::string::npos);
+    const RunPlan fast = plan("--matmul-dtype fp8 --fast-accumulation");
     REQUIRE(fast.run.fast_accumulation);
     REQUIRE(contains(plan_report(fast), "gradients e5m2, fast accumulation"));
-    REQUIRE(!plan({"--matmul-dtype", "fp8"}).run.fast_accumulation);
+    REQUIRE(!plan("--matmul-dtype fp8").run.fast_accumulation);
 }
 
 TEST_CASE("plan/run_plan: the report says if the sharding sums micro-batches in another order") {
     for (const char* products : {"same", "fp8"})
         for (const char* shard : {"none", "optimizer", "gradients", "all"})
             for (const int micro_batches : {1, 4}) {
-                const std::string tokens = std::to_string(micro_batches * 2 * 16 * 1024);
                 const RunPlan plan =
-                    make_plan(kGpt2,
-                              *parse({"--plan-only", "--micro-batch", "16", "--dtype", "bf16", "--steps", "10",
-                                      "--batch-tokens", tokens, "--shard", shard, "--matmul-dtype", products}),
-                              true, int64_t{1} << 40, 2);
+                    planned(fmt::format("--micro-batch 16 --dtype bf16 --steps 10 --batch-tokens {} --shard {} "
+                                        "--matmul-dtype {}",
+                                        micro_batches * 2 * 16 * 1024, shard, products),
+                            kGpt2, 1024, 2);
                 const std::string words = "adds micro-batches after ranks: other last bits than none and optimizer";
                 INFO(shard << ", " << micro_batches << " micro-batches, " << products);
                 REQUIRE(plan.micro_steps == micro_batches);
@@ -318,26 +299,24 @@ TEST_CASE("plan/run_plan: the report says if the sharding sums micro-batches in 
 }
 
 TEST_CASE("plan/run_plan: every preset can be planned, and its report names the memory") {
-    const int64_t memory = int64_t{160} << 30;  // AdamW takes 124 GiB for 7 billion parameters
+    const int64_t gib = 160;  // AdamW takes 124 GiB for 7 billion parameters
     for (const ModelFamily& family : families())
         for (const DecoderConfig& preset : family.presets)
             for (const char* optimizer : {"adamw", "muon", "teon"}) {
                 INFO(family.name << " " << preset.preset << " " << optimizer);
-                const auto o =
-                    parse({"--plan-only", "--model", preset.preset, "--optimizer", optimizer, "--steps", "10"}, family);
-                const RunPlan s = make_plan(family, *o, true, memory);
+                const RunPlan s =
+                    planned(fmt::format("--model {} --optimizer {} --steps 10", preset.preset, optimizer), family, gib);
                 REQUIRE(memory_bytes(s) >
                         14 * s.params.size());  // masters, bf16 weights, gradients and at least one moment
-                REQUIRE(memory_bytes(s) < memory);
+                REQUIRE(memory_bytes(s) < gib << 30);
                 REQUIRE(int64_t{s.run.B} * s.micro_steps * s.run.T == s.options.batch_tokens);
                 REQUIRE(contains(plan_report(s), "total"));
             }
 }
 
 TEST_CASE("plan/run_plan: what all processes of a machine pin is held against the host's memory") {
-    const auto o =
-        parse({"--plan-only", "--model", "7b", "--offload", "optimizer", "--dtype", "bf16", "--steps", "10"}, kLlama);
-    const RunPlan plan = make_plan(kLlama, *o, true, int64_t{80} << 30);
+    const std::string flags = "--model 7b --offload optimizer --dtype bf16 --steps 10";
+    const RunPlan plan = planned(flags, kLlama);
     // Masters and two moments, and the copy of them that is written to a checkpoint with its largest tensor once more.
     const int64_t state_bytes = 12 * plan.params.size();
     check_host_memory(plan, 1, 2 * state_bytes + (int64_t{4} << 30));
@@ -346,18 +325,17 @@ TEST_CASE("plan/run_plan: what all processes of a machine pin is held against th
     REQUIRE(contains(error, "leave out --offload or use a smaller model"));
     check_host_memory(plan, 8, 9 * state_bytes + (int64_t{4} << 30));  // rank 0 alone copies a checkpoint
     REQUIRE(contains(error_of<UsageError>([&] { check_host_memory(plan, 8, 9 * state_bytes); }), "of each rank"));
-    check_host_memory(make_plan(kLlama, *o, false, int64_t{400} << 30), 8, 0);  // a CPU has one memory
+    check_host_memory(planned(flags, kLlama, 400, 1, false), 8, 0);  // a CPU has one memory
 }
 
 TEST_CASE("plan/run_plan: less memory means recomputation and smaller micro-batches, then one clear line") {
-    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10"}, kLlama);
-    const RunPlan roomy = make_plan(kLlama, o, true, int64_t{140} << 30);
-    const RunPlan tight = make_plan(kLlama, o, true, int64_t{40} << 30);
+    const RunPlan roomy = planned("--model 1b --steps 10", kLlama, 140);
+    const RunPlan tight = planned("--model 1b --steps 10", kLlama, 40);
     REQUIRE(memory_bytes(tight) <= int64_t{40} << 30);
     REQUIRE(roomy.run.B * roomy.run.T >= 8192);
     REQUIRE(text(roomy.run.recompute) == "none");
     REQUIRE((text(tight.run.recompute) != "none" || tight.run.B < roomy.run.B));
-    REQUIRE_THROWS_AS(make_plan(kLlama, o, true, int64_t{16} << 30), UsageError);
+    REQUIRE_THROWS_AS(planned("--model 1b --steps 10", kLlama, 16), UsageError);
 }
 
 TEST_CASE("plan/run_plan: a run that resumes keeps the rows of the head that are computed at a time, or is refused") {
@@ -374,22 +352,20 @@ TEST_CASE("plan/run_plan: a run that resumes keeps the rows of the head that are
 }
 
 TEST_CASE("plan/run_plan: samples take the memory of their length, not of the model's context") {
-    const auto samples = [](const char* flags) {
-        const RunPlan p = make_plan(kLlama, *parse(words(flags), kLlama), true, int64_t{80} << 30);
-        for (const auto& [name, bytes] : p.memory)
+    const auto samples = [](int T) {
+        for (const auto& [name, bytes] :
+             planned(fmt::format("--steps 9 --seq-len {} --sample-every 5", T), kLlama).memory)
             if (name == "samples") return bytes;
         return int64_t{0};
     };
-    REQUIRE(samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5") > 0);
+    REQUIRE(samples(1024) > 0);
     // Only RoPE's table grows with the context; caches of 32768 tokens would take 0.5 GiB.
-    REQUIRE(samples("--plan-only --steps 9 --seq-len 32768 --sample-every 5") <
-            2 * samples("--plan-only --steps 9 --seq-len 1024 --sample-every 5"));
+    REQUIRE(samples(32768) < 2 * samples(1024));
 }
 
 TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands") {
-    const auto o = *parse({"--plan-only", "--model", "1b", "--steps", "10", "--seq-len", "65536"}, kLlama);
     const int64_t bytes = int64_t{80} << 30;
-    const RunPlan plan = make_plan(kLlama, o, true, bytes);
+    const RunPlan plan = planned("--model 1b --steps 10 --seq-len 65536", kLlama);
     const RecomputePlan chosen = plan.run.recompute;
     REQUIRE(chosen.of(0) == Recompute::block);
     REQUIRE(chosen.of(plan.config.L - 1) == Recompute::cheap);
@@ -401,15 +377,12 @@ TEST_CASE("plan/run_plan: recomputes in no more blocks than the memory demands")
 }
 
 TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and hidden ones before it recomputes") {
-    const auto plan_of = [](std::vector<std::string> flags, int64_t gib, bool is_gpu = true) {
-        for (const char* word : {"--plan-only", "--model", "1b", "--steps", "10", "--micro-batch", "8"})
-            flags.emplace_back(word);
-        return make_plan(kLlama, *parse(flags, kLlama), is_gpu, gib << 30);
+    const auto plan_of = [](const std::string& flags, int64_t gib, bool is_gpu = true) {
+        return planned("--model 1b --steps 10 --micro-batch 8 " + flags, kLlama, gib, 1, is_gpu);
     };
-    const std::vector<std::string> tight = {"--seq-len", "16384", "--recompute", "block"};
+    const std::string tight = "--seq-len 16384 --recompute block";
     REQUIRE_THROWS_WITH(plan_of(tight, 42), ContainsSubstring("give --offload optimizer, give --offload activations,"));
-    std::vector<std::string> offloads = tight;
-    offloads.insert(offloads.end(), {"--offload", "activations"});
+    const std::string offloads = tight + " --offload activations";
     const RunPlan plan = plan_of(offloads, 42);
     const int blocks = plan.run.offloaded_blocks;
     REQUIRE((blocks > 1 && blocks <= plan.config.L - 2));
@@ -421,20 +394,19 @@ TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and h
     --less.offloaded_blocks;
     const int64_t beside = memory_bytes(plan) - plan.activations.total_bytes();
     REQUIRE(beside + decoder_activations(plan.config, less).total_bytes() > int64_t{42} << 30);
-    offloads.insert(offloads.end(), {"--offload-blocks", std::to_string(blocks)});
-    REQUIRE(memory_bytes(plan_of(offloads, 42)) == memory_bytes(plan));
-    offloads.back() = "3";
-    REQUIRE_THROWS_WITH(plan_of(offloads, 42), ContainsSubstring("--recompute block --offload-blocks 3, but"));
+    REQUIRE(memory_bytes(plan_of(fmt::format("{} --offload-blocks {}", offloads, blocks), 42)) == memory_bytes(plan));
+    REQUIRE_THROWS_WITH(plan_of(offloads + " --offload-blocks 3", 42),
+                        ContainsSubstring("--recompute block --offload-blocks 3, but"));
     // On a CPU, host and device memory are the same.
-    const RunPlan cpu = plan_of({"--offload", "activations", "--offload-blocks", "3"}, 200, false);
+    const RunPlan cpu = plan_of("--offload activations --offload-blocks 3", 200, false);
     REQUIRE(cpu.host_memory.empty());
-    REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of({}, 200, false)));
+    REQUIRE(memory_bytes(cpu) == memory_bytes(plan_of("", 200, false)));
 
-    const RunPlan recomputes = plan_of({}, 36);
-    const RunPlan hides = plan_of({"--offload", "activations"}, 36);
+    const RunPlan recomputes = plan_of("", 36);
+    const RunPlan hides = plan_of("--offload activations", 36);
     REQUIRE(recomputes.run.recompute.first != Recompute::none);
     REQUIRE(hides.run.recompute.first < recomputes.run.recompute.first);
     REQUIRE(hides.run.offloaded_blocks > 0);
     for (const KnownGpu& gpu : known_gpus()) REQUIRE(step_time(hides, gpu.rates).copies == 0);
-    REQUIRE(plan_of({"--offload", "activations"}, 80).run.offloaded_blocks == 0);
+    REQUIRE(plan_of("--offload activations", 80).run.offloaded_blocks == 0);
 }

@@ -26,8 +26,8 @@ import unittest
 TEST = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TEST / "support"), str(TEST / "scripts")]
 import test_failures
-import test_ranks
-import test_resume
+import test_interrupted
+import test_rank_failures
 import test_signals
 import test_startup
 import testing
@@ -61,18 +61,19 @@ def outcome(attempt, *arguments):
 
 @part("SIGKILL at a random moment; resumed to the same bits", 0.2)
 def kills(_):
-    case = prepared(test_resume.ResumeTest, "kill_and_resume")
+    case = prepared(test_interrupted.InterruptedTest, "kill_and_resume")
     for seed in range(10**9):
         optimizer = ("adamw", "muon", "teon")[seed % 3]
-        yield 4, outcome(case.kill_and_resume, optimizer, 4, str(seed)), None
-        for run in case.folder.glob("*/metrics.jsonl"):
-            subprocess.run(["rm", "-rf", run.parent])
+        failed = outcome(case.kill_and_resume, optimizer, 4, str(seed))
+        yield 4, failed, None
+        if failed:  # its runs are still there
+            subprocess.run(["rm", "-rf", case.folder / "whole", case.folder / "killed"])
 
 
 @part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.2)
 def kills_of_ranks(_):
     for seed in range(10**9):
-        case = prepared(test_ranks.Failures, "kill_and_resume")
+        case = prepared(test_rank_failures.Failures, "kill_and_resume")
         which = ((2,), (4, "gradients"), (4, "all"))[seed % 3]
         yield 3, outcome(case.kill_and_resume, 3, seed, *which), None
         case.doCleanups()
@@ -102,7 +103,7 @@ def profiles(_):
 
 @part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 0.8)
 def faults(_):
-    case = prepared(test_resume.ResumeTest, "survive_fault")
+    case = prepared(test_interrupted.InterruptedTest, "survive_fault")
     tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)
              for how, code in case.FAULTS]
     random.Random(2).shuffle(tries)

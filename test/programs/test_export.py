@@ -6,13 +6,11 @@ Skipped if transformers is missing (scripts/requirements-dev.txt).
 import json
 import math
 import random
-import shutil
 import sys
 
-from testing import ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
+from testing import BPE, ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
 from tokenizer_kinds import WORDS, hard_texts, kinds, save
 
-BPE = ROOT.parent / "shared" / "data" / "gpt2_bpe"
 BEFORE = ROOT / "build" / "transformers_before"  # the version of transformers before the installed one
 ENCODE = """
 import json, sys, transformers
@@ -165,22 +163,6 @@ class ExportTest(RunCase):
         self.assertEqual(tokenizer.eos_token_id, 0)
         self.assertEqual((folder / "tokenizer" / "tokenizer.json").read_bytes(),
                          (self.folder / "tokenizer" / "tokenizer.json").read_bytes())
-
-    def test_gpt2s_tokenizer_is_exported(self):
-        source = ROOT.parent / "shared" / "data" / "gpt2_bpe"
-        if not source.is_dir():
-            self.skipTest(f"{source} is not there")
-        data = self.folder / "gpt2 data"
-        shutil.copytree(source, data / "tokenizer")
-        for name in ("t_train_000000.bin", "t_val_000000.bin"):
-            shutil.copy(self.folder / name, data)
-        (data / "tokenizer" / "description.json").write_text(
-            json.dumps({"kind": "gpt2", "delimiter": 50256, "delimiter_text": "<|endoftext|>"}))
-        (data / "manifest.json").write_text(json.dumps({"vocab_size": 50257, "delimiter": 50256}))
-        folder, _ = self.train("train_gpt2", "gpt2 tokenizer run", "--data", data, "--vocab-size", 50257, steps=1)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.assertEqual(tokenizer("Hello world<|endoftext|>")["input_ids"], [50256, 15496, 995, 50256])
-        self.assertEqual(tokenizer.eos_token_id, 50256)
 
     def tokenizer_sources(self):
         """Returns {kind: arguments of tokenizer_folder.create} for the kinds of tokenizers that can be made here."""

@@ -109,6 +109,7 @@ class Failures(RunCase):
         self.assertNotIn("Traceback", result.stderr)
 
     def limit_address_space(self, megabytes, out):
+        """Trains under a limit of address space: the run ends well or with one line. Returns its result."""
         limit = megabytes << 20
         result = self.train(out, expect=None, OMP_NUM_THREADS=2,
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
@@ -116,6 +117,7 @@ class Failures(RunCase):
         if result.returncode in (1, 2):
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertNotIn("std::bad_alloc", result.stderr)
+        return result
 
     def test_limits_and_streams_at_random(self):
         """What the soak repeats."""
@@ -134,10 +136,8 @@ class Failures(RunCase):
         loaded = 2 * os.path.getsize(BUILD / "train_gpt2")
         for megabytes in (100, 120, 140, 150, 160, 180, 200, 240, 280, 300, 320, 350):
             with self.subTest(megabytes=megabytes):
-                limit = megabytes << 20
-                result = self.train(f"space-{megabytes}", expect=None, preexec_fn=lambda: resource.setrlimit(
-                    resource.RLIMIT_AS, (limit, limit)), OMP_NUM_THREADS=2)
-                if result.returncode == 127 or limit < loaded:  # the libraries could not even be loaded
+                result = self.limit_address_space(megabytes, f"space-{megabytes}")
+                if result.returncode == 127 or megabytes << 20 < loaded:  # the libraries could not even be loaded
                     continue
                 self.assertIn(result.returncode, (1, 2), result.stderr)
                 self.assert_one_line(result.stderr, "the limit of address space (ulimit -v) leaves ")

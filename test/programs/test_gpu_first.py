@@ -6,7 +6,7 @@ import shutil
 import sys
 import unittest
 
-from testing import BUILD, MODELLED, ON_GPUS, ROOT, SCRIPTS, Case, missing, temporary_folder
+from testing import BUILD, MODELLED, ON_GPUS, ROOT, SCRIPTS, Case, missing, temporary_folder, write_program
 
 TESTS = ("kernels/step_control", "kernels/fill", "runtime/warpgroup")
 PLANTED = ("support/planted: a kernel that never ends", "support/planted: a kernel that writes to an invalid address")
@@ -77,8 +77,7 @@ class FirstHour(Case):
         tools = self.folder / "tools"
         tools.mkdir()
         if MODELLED:
-            (tools / "ncu").write_text(NCU.format(python=sys.executable))
-            (tools / "ncu").chmod(0o755)
+            write_program(tools / "ncu", NCU.format(python=sys.executable))
         self.first("c", "d", "--out", self.out, "--seconds", 900, expect=int(self.out.exists()), timeout=1200,
                    PATH=f"{tools}:{os.environ['PATH']}")
         self.assert_rows("c", ("passed",) if MODELLED and not missing("torch") else ("passed", "skipped"))
@@ -115,8 +114,7 @@ class FirstHour(Case):
         self.assertNotIn(str(ROOT), (first / "build" / "gpu-first" / "log.txt").read_text())
         self.assertTrue((first / "build" / "deps" / "include" / "fmt" / "core.h").exists())
         (tools / "ldd").unlink()
-        (tools / "ldd").write_text("#!/bin/bash\necho '  libcusolver.so.12 => not found'\n")
-        (tools / "ldd").chmod(0o755)
+        write_program(tools / "ldd", "#!/bin/bash\necho '  libcusolver.so.12 => not found'\n")
         self.assertIn("first: libcusolver.so.12 not found: install CUDA's libraries",
                       self.error_of(first / "first.sh", "a", env={"PATH": str(tools)}))
 

@@ -214,9 +214,9 @@ class ImportTest(RunCase):
         self.assertEqual(line["val_bytes"], expected)
         self.assertAlmostEqual(line["val_bits_per_byte"],
                                line["val_loss"] * line["val_tokens"] / expected / math.log(2), delta=1e-12)
-        result = self.run_program("--eval-only", "--init-from", self.folder / "run", "--val-data", self.data,
-                                  "--eval-tokens", 64, "--seq-len", 16)
-        self.assertEqual(json.loads(result.stdout.splitlines()[-1])["val_bytes"], expected)
+        figures = self.evaluate("--init-from", self.folder / "run", "--val-data", self.data, "--eval-tokens", 64,
+                                "--seq-len", 16)
+        self.assertEqual(figures["val_bytes"], expected)
         (self.data / "tokenizer" / "tokens.bin").unlink()
         self.train("unknown")
         self.assertNotIn("val_bytes", self.metrics("unknown", "eval")[0])

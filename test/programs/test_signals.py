@@ -11,7 +11,7 @@ import signal
 import subprocess
 import unittest
 
-import test_ranks
+import rank_runs
 from testing import ON_GPUS, ROOT, RunCase, missing_for_ranks, temporary_folder, write_shards
 
 ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
@@ -36,7 +36,7 @@ class Signals(RunCase):
         write_shards(cls.folder, *([i * 7 % 64 for i in range(count)] for count in (5000, 200)))
 
     def environment(self, **variables):
-        return test_ranks.environment(LD_PRELOAD=self.stub,
+        return rank_runs.environment(LD_PRELOAD=self.stub,
                                       **{f"OUTSIDE_{name}": value for name, value in variables.items()})
 
     def last_step(self, output):
@@ -47,7 +47,7 @@ class Signals(RunCase):
         report = self.folder / f"{out}-report"
         plain = self.folder / f"plain-{steps}"
         if not plain.exists():
-            self.train(plain.name, steps=steps, env=test_ranks.environment())
+            self.train(plain.name, steps=steps, env=rank_runs.environment())
         self.train(out, steps=steps, env=self.environment(PROFILE=1, REPORT=report))
         products, handled = map(int, report.read_text().split())
         self.assertGreater(handled, products // 20)  # the signals during one product's tiles become one
@@ -73,8 +73,8 @@ class Signals(RunCase):
                     self.assertEqual(self.stop_by_signal(number, at, f"{number.name}-{at}") > 0, at == 777)
 
     def stop_one_of_two_ranks(self, number, at, out):
-        command = test_ranks.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, steps=10**6))
-        result = self.call(*test_ranks.LAUNCHER, "-np", 2, *command, expect=None,
+        command = rank_runs.for_rank(1, f"export OUTSIDE_AT={at}", self.command(out, steps=10**6))
+        result = self.call(*rank_runs.LAUNCHER, "-np", 2, *command, expect=None,
                            env=self.environment(SIGNAL=int(number)))
         output = result.stdout + result.stderr
         self.assertEqual(result.returncode == 0, ENDINGS[number] == 0, output)

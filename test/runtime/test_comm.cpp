@@ -16,6 +16,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/ranks.h"
@@ -97,66 +98,47 @@ TEST_CASE("runtime/comm: a single process is rank 0 of 1 and its collectives kee
     REQUIRE_THROWS_AS(comm.reduce_sum(x.data(), DType::f32, {{0, -1, 0}}, stream), Error);
 }
 
-TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone", "[.][ranks]") {
+namespace {
+
+// Checks sums of `values_of_rank(r)` at their roots, and that all else stays. Each addition is rounded to T.
+template <typename T, typename F>
+void check_sums(int64_t n, F values_of_rank) {
     Comm& comm = *context().comm;
-    // NCCL chooses the order in which it sums more than two numbers: allow the error of ranks - 1 additions.
-    const bool in_order = on_cpus() || comm.size() <= 2;
-    for (int64_t n : {1, 31, 33, 4097, 100003}) {
-        const std::vector<float> own_values = values_of(comm.rank(), n, 7);
-        Guarded<float> x(own_values, context().stream);
-        const std::vector<Part> parts = uneven_parts(n, comm.size());
-        comm.reduce_sum(x.data(), DType::f32, parts, context().stream);
-        comm.join(context().stream);
-        const std::vector<float> result = x.get();
-        std::vector<std::vector<float>> all;
-        for (int r = 0; r < comm.size(); ++r) all.push_back(values_of(r, n, 7));
-        for (const Part& part : parts)
-            for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
-                float sum = all[0][i];
-                float size = std::abs(all[0][i]);
-                for (int r = 1; r < comm.size(); ++r) {
-                    sum += all[r][i];
-                    size += std::abs(all[r][i]);
-                }
-                const float tolerance = in_order ? 0 : static_cast<float>(comm.size() - 1) * 0x1p-23f * size;
-                if (part.root == comm.rank())
-                    REQUIRE(std::abs(result[i] - sum) <= tolerance);
-                else
-                    REQUIRE(result[i] == own_values[i]);
-            }
+    const std::vector<T> own_values = values_of_rank(comm.rank());
+    Guarded<T> x(own_values, context().stream);
+    const std::vector<Part> parts = uneven_parts(n, comm.size());  // odd numbers of elements
+    comm.reduce_sum(x.data(), dtype_of<T>, parts, context().stream);
+    comm.join(context().stream);
+    const std::vector<T> result = x.get();
+    std::vector<T> sum(static_cast<size_t>(n), T(0.0f));
+    std::vector<float> size(static_cast<size_t>(n));
+    for (int r = 0; r < comm.size(); ++r) {
+        const std::vector<T> more = values_of_rank(r);
+        for (size_t i = 0; i < sum.size(); ++i) {
+            sum[i] = T(static_cast<float>(sum[i]) + static_cast<float>(more[i]));
+            size[i] += std::abs(static_cast<float>(more[i]));
+        }
     }
+    // NCCL chooses the order in which it sums more than two numbers: allow ranks - 1 roundings on each side.
+    const bool in_order = on_cpus() || comm.size() <= 2;
+    const double tolerance = in_order ? 0 : 2 * kUnitRoundoff<T> * (comm.size() - 1);
+    for (const Part& part : parts)
+        for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
+            const bool here = part.root == comm.rank();
+            const float expected = static_cast<float>(here ? sum[i] : own_values[i]);
+            REQUIRE(std::abs(static_cast<float>(result[i]) - expected) <= (here ? tolerance * size[i] : 0));
+        }
 }
 
-TEST_CASE("runtime/comm: a sum in bf16 is rounded after each addition", "[.][ranks]") {
-    Comm& comm = *context().comm;
-    for (int64_t n : {1, 33, 4097, 100003}) {
-        const auto values = [&](int r) { return random_values<bf16>(n, 7 + static_cast<uint64_t>(r)); };
-        const std::vector<bf16> own_values = values(comm.rank());
-        Guarded<bf16> x(own_values, context().stream);
-        const std::vector<Part> parts = uneven_parts(n, comm.size());  // odd numbers of elements
-        comm.reduce_sum(x.data(), DType::bf16, parts, context().stream);
-        comm.join(context().stream);
-        const std::vector<bf16> result = x.get();
-        std::vector<bf16> sum = values(0);
-        std::vector<float> size(sum.begin(), sum.end());
-        for (int r = 1; r < comm.size(); ++r) {
-            const std::vector<bf16> more = values(r);
-            for (size_t i = 0; i < sum.size(); ++i) {
-                sum[i] = bf16(float{sum[i]} + float{more[i]});
-                size[i] = std::abs(size[i]) + std::abs(float{more[i]});
-            }
-        }
-        // NCCL chooses the order in which it sums more than two numbers: allow ranks - 1 roundings to 8 bits on each
-        // side.
-        const float tolerance = on_cpus() || comm.size() <= 2 ? 0 : 0x1p-7f * static_cast<float>(comm.size() - 1);
-        for (const Part& part : parts)
-            for (int64_t i = part.offset; i < part.offset + part.size; ++i) {
-                const bool here = part.root == comm.rank();
-                REQUIRE(std::abs(float{result[i]} - float{here ? sum[i] : own_values[i]}) <=
-                        (here ? tolerance * size[i] : 0));
-            }
+}  // namespace
+
+TEST_CASE("runtime/comm: sums are made in the order of the ranks, at the root alone, rounded at each addition",
+          "[.][ranks]") {
+    for (int64_t n : {1, 31, 33, 4097, 100003}) {
+        check_sums<float>(n, [&](int r) { return values_of(r, n, 7); });
+        check_sums<bf16>(n, [&](int r) { return random_values<bf16>(n, 7 + static_cast<uint64_t>(r)); });
     }
-    REQUIRE_THROWS_AS(comm.reduce_sum(nullptr, DType::f16, {}, context().stream), Error);
+    REQUIRE_THROWS_AS(context().comm->reduce_sum(nullptr, DType::f16, {}, context().stream), Error);
 }
 
 TEST_CASE("runtime/comm: broadcast, gather and all-reduce give every rank the same bits", "[.][ranks]") {
@@ -262,8 +244,7 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
         Reducer reducer(params, ownership, ctx, exchanged, bucket_bytes);
         for (int layer : {1, 0, -1}) reducer.ready(layer);
         reducer.finish();
-        std::vector<float> result(n);
-        download(result.data(), gradients_of(params), n, ctx.stream);
+        const std::vector<float> result = fetch(gradients_of(params), n, ctx.stream);
         for (const Part& part : ownership.all())
             for (int64_t i = part.offset; i < part.offset + part.size; ++i)
                 if (part.root == ctx.comm->rank()) REQUIRE(result[i] == sum[i]);
@@ -272,9 +253,7 @@ TEST_CASE("train/reducer: own gradients are the sums over ranks and their norm i
         reducer.sum_squares(norm.data(), scratch.data());
         double expected = 0;
         for (float value : sum) expected += double{value} * value;
-        float sum_of_squares = 0;
-        download(&sum_of_squares, norm.data(), 1, ctx.stream);
-        REQUIRE(sum_of_squares == static_cast<float>(expected));  // integers below 2^24
+        REQUIRE(fetch(norm, ctx.stream)[0] == static_cast<float>(expected));  // integers below 2^24
     }
 }
 
@@ -283,13 +262,10 @@ namespace {
 // Returns the sum of `value_here` over all ranks. float must represent `value_here` and every partial sum exactly.
 double total(double value_here) {
     Buffer<float> x(1);
-    float value = static_cast<float>(value_here);
-    upload(x.data(), &value, 1, context().stream);
+    put(x.data(), std::vector{static_cast<float>(value_here)}, context().stream);
     context().comm->all_reduce_sum(x.data(), 1, context().stream);
     context().comm->join(context().stream);
-    download(&value, x.data(), 1, context().stream);
-    context().stream.synchronize();
-    return value;
+    return fetch(x, context().stream)[0];
 }
 
 }  // namespace
@@ -312,19 +288,10 @@ TEST_CASE("train/reducer: one NaN on one rank skips the step on all, and the ran
         o.batch_tokens = int64_t{B} * 8 * ctx.comm->size();
         o.optimizer.method = method;
         Optimizer optimizer(params, o.optimizer, ctx);
-        LoaderOptions l;
-        l.B = B;
-        l.T = 8;
-        l.vocab_size = 29;
-        l.rank = ctx.comm->rank();
-        l.ranks = ctx.comm->size();
-        Loader loader(open_shards(folder.path(), "train"), l);
+        Loader loader(open_shards(folder.path(), "train"),
+                      {.B = B, .T = 8, .vocab_size = 29, .rank = ctx.comm->rank(), .ranks = ctx.comm->size()});
         Trainer trainer(*model, optimizer, loader, o, ctx);
-        auto weights = [&] {
-            std::vector<float> w(params.table().size());
-            download(w.data(), masters_of(params), params.table().size(), ctx.stream);
-            return w;
-        };
+        auto weights = [&] { return fetch(masters_of(params), params.table().size(), ctx.stream); };
         // Damages a weight in the last rank's copy that another rank owns. The owner's broadcast repairs it.
         const std::vector<Part> parts = optimizer.ownership().all();
         const Part foreign = *std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.root != last; });

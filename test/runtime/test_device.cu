@@ -7,6 +7,7 @@
 
 #include "kernels/reduce.h"
 #include "test/support/compare.h"
+#include "test/support/transfer.h"
 
 #include "test/support/catch.h"
 
@@ -66,11 +67,8 @@ TEST_CASE("runtime/device: offloaded memory is used as the device's and is not c
     add(offloaded.data(), here.data(), 33, stream);  // and write it
     copy(here.data(), offloaded.data(), 33, stream);
     zero(offloaded.data(), 32, stream);
-    std::vector<float> twice(33);
-    std::vector<float> rest(33);
-    download(twice.data(), here.data(), 33, stream);
-    download(rest.data(), offloaded.data(), 33, stream);
-    stream.synchronize();
+    const std::vector<float> twice = fetch(here.data(), 33, stream);
+    const std::vector<float> rest = fetch(offloaded.data(), 33, stream);
     for (int i = 0; i < 33; ++i) {
         REQUIRE(twice[i] == 2 * values[i]);
         REQUIRE(rest[i] == (i < 32 ? 0 : 2 * values[i]));
@@ -112,12 +110,9 @@ TEST_CASE("runtime/device: a graph of what allocates, waits or throws is refused
                             }),
                       std::out_of_range);
     const Graph graph(stream, [&] { zero(x.data(), 2, stream); });
-    std::vector<int> values = {1, 2};
-    upload(x.data(), values.data(), 2, stream);
+    put(x.data(), {1, 2}, stream);
     graph.launch(stream);
-    download(values.data(), x.data(), 2, stream);
-    stream.synchronize();
-    REQUIRE(values == std::vector<int>{0, 0});
+    REQUIRE(fetch(x, stream) == std::vector<int>{0, 0});
 }
 
 TEST_CASE("runtime/device: an allocation that cannot be had is an error and is not counted") {
@@ -165,12 +160,9 @@ TEST_CASE("runtime/device: fresh host memory holds NaN in every storage type") {
     if (device_info().is_gpu) return;  // a GPU's memory is not initialized
     Stream stream;
     Buffer<std::byte> memory(1024);
-    std::vector<float> floats(256);
-    std::vector<bf16> halves(512);
-    download_bytes(floats.data(), memory.data(), 1024, stream);
-    download_bytes(halves.data(), memory.data(), 1024, stream);
-    for (float x : floats) REQUIRE(std::isnan(x));
-    for (bf16 x : halves) REQUIRE(std::isnan(static_cast<float>(x)));
+    for (float x : fetch(reinterpret_cast<float*>(memory.data()), 256, stream)) REQUIRE(std::isnan(x));
+    for (bf16 x : fetch(reinterpret_cast<bf16*>(memory.data()), 512, stream))
+        REQUIRE(std::isnan(static_cast<float>(x)));
 }
 
 TEST_CASE("runtime/device: events measure time and order streams") {
@@ -183,10 +175,7 @@ TEST_CASE("runtime/device: events measure time and order streams") {
     zero(memory.data(), memory.size(), stream);
     to.record(stream);
     to.make_wait(other);
-    std::vector<float> back(memory.size(), 1.0f);
-    download(back.data(), memory.data(), memory.size(), other);
-    other.synchronize();
-    REQUIRE(same_bits(back, std::vector<float>(back.size(), 0.0f)));
+    REQUIRE(same_bits(fetch(memory, other), std::vector<float>(1 << 20, 0.0f)));
     to.synchronize();
     REQUIRE(from.done());
     REQUIRE(to.done());

@@ -32,23 +32,13 @@ __device__ __forceinline__ int64_t global_thread() {
 
 // --- grids and blocks -------------------------------------------------------------------------------------------
 
+// BARRIERS: before and after the computation of the index.
+template <bool BARRIERS>
 __global__ void coordinates_kernel(unsigned* out) {
     wait_for_earlier_kernels();
+    if (BARRIERS) __syncthreads();
     unsigned* o = out + 6 * global_thread();
-    o[0] = threadIdx.x;
-    o[1] = threadIdx.y;
-    o[2] = threadIdx.z;
-    o[3] = blockIdx.x;
-    o[4] = blockIdx.y;
-    o[5] = blockIdx.z;
-}
-
-// Likewise, with barriers before and after the computation of the index.
-__global__ void coordinates_after_barrier_kernel(unsigned* out) {
-    wait_for_earlier_kernels();
-    __syncthreads();
-    unsigned* o = out + 6 * global_thread();
-    __syncthreads();
+    if (BARRIERS) __syncthreads();
     o[0] = threadIdx.x;
     o[1] = threadIdx.y;
     o[2] = threadIdx.z;
@@ -187,9 +177,9 @@ __global__ void masks_kernel(int* out) {
 
 // --- reductions -------------------------------------------------------------------------------------------------
 
-// Warp reductions, and the definition of warp_sum by shuffles, which must give the same bits.
-__global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, int* int_sum, int* int_max,
-                                   const float* in, const int* int_in) {
+// Warp reductions. again: the definition of warp_sum by shuffles, which must give the same bits.
+__global__ void warp_reduce_kernel(float* sum, float* again, float* max, int* int_sum, int* int_max, const float* in,
+                                   const int* int_in) {
     wait_for_earlier_kernels();
     const int64_t i = global_thread();
     float x = in[i];
@@ -198,17 +188,18 @@ __global__ void warp_reduce_kernel(float* sum, float* by_shuffles, float* max, i
     int_sum[i] = warp_sum(int_in[i]);
     int_max[i] = warp_max(int_in[i]);
     for (int bit = 16; bit > 0; bit /= 2) x = x + __shfl_xor_sync(kFull, x, bit);
-    by_shuffles[i] = x;
+    again[i] = x;
 }
 
-// Several block reductions in a row, without barriers in between.
-__global__ void block_reduce_kernel(float* sum, float* max, int* int_sum, int* int_max, const float* in,
+// Several block reductions in a row, without barriers in between. again: a difference of two sums.
+__global__ void block_reduce_kernel(float* sum, float* again, float* max, int* int_sum, int* int_max, const float* in,
                                     const int* int_in) {
     wait_for_earlier_kernels();
     const int64_t i = global_thread();
     const float first = block_sum(in[i]);
     const float second = block_sum(2.0f * in[i]);
-    sum[i] = second - first;
+    sum[i] = first;
+    again[i] = second - first;  // doubling is exact
     max[i] = block_max(in[i]);
     int_sum[i] = block_sum(int_in[i]);
     int_max[i] = block_max(int_in[i]);
@@ -221,6 +212,44 @@ float butterfly(std::vector<float> x) {
         for (int i = 0; i < 32; ++i) x[i] = before[i] + before[i ^ bit];
     }
     return x[0];
+}
+
+// Checks a kernel that reduces groups of `width` threads. sum_of(begin): the sum of a group's values in float.
+template <auto Kernel, typename F>
+void check_reductions(int blocks, int threads, int width, F sum_of) {
+    CAPTURE(blocks, threads);
+    Stream stream;
+    const int n = threads * blocks;
+    const std::vector<float> x = random_values<float>(n, 1);
+    std::vector<int> ints = random_ints(n, 2, 2000001);
+    for (int& i : ints) i -= 1000000;
+    std::vector<float> sum(n);
+    std::vector<float> max(n);
+    std::vector<int> int_sum(n);
+    std::vector<int> int_max(n);
+    for (int begin = 0; begin < n; begin += width) {
+        const int end = begin + width;
+        std::fill(sum.begin() + begin, sum.begin() + end, sum_of(x.begin() + begin));
+        std::fill(max.begin() + begin, max.begin() + end, *std::max_element(x.begin() + begin, x.begin() + end));
+        std::fill(int_sum.begin() + begin, int_sum.begin() + end,
+                  std::accumulate(ints.begin() + begin, ints.begin() + end, 0));
+        std::fill(int_max.begin() + begin, int_max.begin() + end,
+                  *std::max_element(ints.begin() + begin, ints.begin() + end));
+    }
+    Guarded<float> in(x, stream);
+    Guarded<int> int_in(ints, stream);
+    Guarded<float> out_sum(n, stream);
+    Guarded<float> out_again(n, stream);
+    Guarded<float> out_max(n, stream);
+    Guarded<int> out_int_sum(n, stream);
+    Guarded<int> out_int_max(n, stream);
+    launch<Kernel>({blocks, threads}, stream, out_sum.data(), out_again.data(), out_max.data(), out_int_sum.data(),
+                   out_int_max.data(), in.data(), int_in.data());
+    REQUIRE(same_bits(out_sum.get(), sum));
+    REQUIRE(same_bits(out_again.get(), sum));
+    REQUIRE(same_bits(out_max.get(), max));
+    REQUIRE(same_bits(out_int_sum.get(), int_sum));
+    REQUIRE(same_bits(out_int_max.get(), int_max));
 }
 
 // --- atomics and arguments --------------------------------------------------------------------------------------
@@ -290,8 +319,8 @@ TEST_CASE("runtime/simt: 1, 2 and 3-dimensional grids and blocks run every threa
     for (dim3 block :
          {dim3(1), dim3(7), dim3(32), dim3(1024), dim3(5, 3), dim3(1, 33), dim3(4, 3, 2), dim3(3, 5, 64)}) {
         for (dim3 grid : {dim3(1), dim3(5), dim3(3, 2), dim3(2, 1, 3), dim3(1, 4)}) {
-            check_coordinates<coordinates_kernel>(grid, block);
-            check_coordinates<coordinates_after_barrier_kernel>(grid, block);
+            check_coordinates<coordinates_kernel<false>>(grid, block);
+            check_coordinates<coordinates_kernel<true>>(grid, block);
         }
     }
 }
@@ -299,16 +328,17 @@ TEST_CASE("runtime/simt: 1, 2 and 3-dimensional grids and blocks run every threa
 TEST_CASE("runtime/simt: an empty grid does nothing, and an impossible one is refused") {
     Stream stream;
     Guarded<unsigned> out(6, stream);
-    launch<coordinates_kernel>({0, 32}, stream, out.data());
-    launch<coordinates_kernel>({dim3(3, 0), 32}, stream, out.data());
+    const auto run = [&](const LaunchConfig& config) { launch<coordinates_kernel<false>>(config, stream, out.data()); };
+    run({0, 32});
+    run({dim3(3, 0), 32});
     REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 0}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 1025}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, dim3(1, 1, 65)}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({-1, 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({int64_t{1} << 31, 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({dim3(1, 65536), 32}, stream, out.data()), Error);
-    REQUIRE_THROWS_AS(launch<coordinates_kernel>({1, 32, 228 * 1024}, stream, out.data()), Error);
+    REQUIRE_THROWS_AS(run({1, 0}), Error);
+    REQUIRE_THROWS_AS(run({1, 1025}), Error);
+    REQUIRE_THROWS_AS(run({1, dim3(1, 1, 65)}), Error);
+    REQUIRE_THROWS_AS(run({-1, 32}), Error);
+    REQUIRE_THROWS_AS(run({int64_t{1} << 31, 32}), Error);
+    REQUIRE_THROWS_AS(run({dim3(1, 65536), 32}), Error);
+    REQUIRE_THROWS_AS(run({1, 32, 228 * 1024}), Error);
     REQUIRE(same_bits(out.get(), std::vector<unsigned>(6, 0xffffffffu)));
 }
 
@@ -389,76 +419,16 @@ TEST_CASE("runtime/simt: parts of a warp shuffle under masks of their own") {
 }
 
 TEST_CASE("runtime/simt: warp_sum and warp_max equal the butterfly of shuffles bit for bit") {
-    Stream stream;
-    const int threads = 128;
-    const int blocks = 5;
-    const int n = threads * blocks;
-    const std::vector<float> x = random_values<float>(n, 1);
-    std::vector<int> ints = random_ints(n, 2, 2000001);
-    for (int& i : ints) i -= 1000000;
-    std::vector<float> sum(n);
-    std::vector<float> max(n);
-    std::vector<int> int_sum(n);
-    std::vector<int> int_max(n);
-    for (int i = 0; i < n; ++i) {
-        const int w = i / 32 * 32;
-        sum[i] = butterfly({x.begin() + w, x.begin() + w + 32});
-        max[i] = *std::max_element(x.begin() + w, x.begin() + w + 32);
-        int_sum[i] = std::accumulate(ints.begin() + w, ints.begin() + w + 32, 0);
-        int_max[i] = *std::max_element(ints.begin() + w, ints.begin() + w + 32);
-    }
-    Guarded<float> in(x, stream);
-    Guarded<float> out_sum(n, stream);
-    Guarded<float> out_shuffles(n, stream);
-    Guarded<float> out_max(n, stream);
-    Guarded<int> int_in(ints, stream);
-    Guarded<int> out_int_sum(n, stream);
-    Guarded<int> out_int_max(n, stream);
-    launch<warp_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_shuffles.data(), out_max.data(),
-                               out_int_sum.data(), out_int_max.data(), in.data(), int_in.data());
-    REQUIRE(same_bits(out_shuffles.get(), sum));
-    REQUIRE(same_bits(out_sum.get(), sum));
-    REQUIRE(same_bits(out_max.get(), max));
-    REQUIRE(same_bits(out_int_sum.get(), int_sum));
-    REQUIRE(same_bits(out_int_max.get(), int_max));
+    check_reductions<warp_reduce_kernel>(5, 128, 32, [](auto x) { return butterfly({x, x + 32}); });
 }
 
 TEST_CASE("runtime/simt: block_sum and block_max reduce warps, then their results, for all block sizes") {
-    Stream stream;
-    for (int threads = 32; threads <= 1024; threads += 32) {
-        CAPTURE(threads);
-        const int blocks = 2;
-        const int n = threads * blocks;
-        const std::vector<float> x = random_values<float>(n, 3);
-        const std::vector<int> ints = random_ints(n, 4, 100000);
-        std::vector<float> sum(n);
-        std::vector<float> max(n);
-        std::vector<int> int_sum(n);
-        std::vector<int> int_max(n);
-        for (int b = 0; b < n; b += threads) {
+    for (int threads = 32; threads <= 1024; threads += 32)
+        check_reductions<block_reduce_kernel>(2, threads, threads, [&](auto x) {
             std::vector<float> per_warp(32);
-            for (int w = 0; w < threads; w += 32)
-                per_warp[w / 32] = butterfly({x.begin() + b + w, x.begin() + b + w + 32});
-            for (int i = b; i < b + threads; ++i) {
-                sum[i] = butterfly(per_warp);  // doubling is exact, so second - first equals first
-                max[i] = *std::max_element(x.begin() + b, x.begin() + b + threads);
-                int_sum[i] = std::accumulate(ints.begin() + b, ints.begin() + b + threads, 0);
-                int_max[i] = *std::max_element(ints.begin() + b, ints.begin() + b + threads);
-            }
-        }
-        Guarded<float> in(x, stream);
-        Guarded<float> out_sum(n, stream);
-        Guarded<float> out_max(n, stream);
-        Guarded<int> int_in(ints, stream);
-        Guarded<int> out_int_sum(n, stream);
-        Guarded<int> out_int_max(n, stream);
-        launch<block_reduce_kernel>({blocks, threads}, stream, out_sum.data(), out_max.data(), out_int_sum.data(),
-                                    out_int_max.data(), in.data(), int_in.data());
-        REQUIRE(same_bits(out_sum.get(), sum));
-        REQUIRE(same_bits(out_max.get(), max));
-        REQUIRE(same_bits(out_int_sum.get(), int_sum));
-        REQUIRE(same_bits(out_int_max.get(), int_max));
-    }
+            for (int w = 0; w < threads; w += 32) per_warp[w / 32] = butterfly({x + w, x + w + 32});
+            return butterfly(per_warp);
+        });
 }
 
 TEST_CASE("runtime/simt: atomicAdd loses nothing over many blocks and threads") {

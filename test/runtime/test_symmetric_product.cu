@@ -24,6 +24,18 @@ struct SymmetricCase {
     float alpha = 1.0f;
 };
 
+Gemm symmetric_gemm(int n, int K, const Mat& A, const Mat& B, const Mat& C) {
+    return {.M = n, .N = n, .K = K, .trans_b = true, .A = A, .B = B, .C = C, .symmetric = true};
+}
+
+// The n x n matrix whose upper half is the lower half's mirror image.
+template <typename T>
+std::vector<T> mirrored(std::vector<T> c, int64_t n) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < i; ++j) c[j * n + i] = c[i * n + j];
+    return c;
+}
+
 // Returns a batch of random symmetric matrices.
 template <typename T>
 std::vector<T> symmetric_values(const Layout& layout, uint64_t seed) {
@@ -53,16 +65,12 @@ void check_symmetric(const SymmetricCase& s) {
     if (s.beta == 0.0f) std::fill(addend.begin(), addend.end(), TC(NAN));
     Guarded<T> X(x, stream);
     Guarded<TC> Addend(addend, stream);
-    Gemm g;
-    g.M = g.N = n;
-    g.K = K;
+    Gemm g = symmetric_gemm(n, K, lx.mat(X.data()), lx.mat(X.data()), {});
     g.trans_a = s.trans;
     g.trans_b = !s.trans;
     g.alpha = s.alpha;
     g.beta = s.beta;
-    g.A = g.B = lx.mat(X.data());
     g.batch_inner = s.batch;
-    g.symmetric = true;
     if (s.addend) g.addend = lc.mat(Addend.data());
     const auto check = [&](auto multiply) {
         Guarded<TC> C(before, stream);
@@ -81,10 +89,7 @@ void check_symmetric(const SymmetricCase& s) {
             auto c = lc.take(after, m);
             // A diagonal element is a sum of K squares. All have one sign, so their roundings do not average out.
             REQUIRE(compare(c, expected, kSumRoundings + 0.02 * K));
-            auto mirrored = c;
-            for (int64_t i = 0; i < n; ++i)
-                for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
-            REQUIRE(same_bits(c, mirrored));
+            REQUIRE(same_bits(c, mirrored(c, n)));
         }
     };
     if (!s.own_kernels) return check([&] { linalg.gemm(g); });
@@ -111,11 +116,7 @@ void check_powers(int n) {
     Guarded<bf16> A(a, stream);
     Guarded<bf16> B(b, stream);
     Guarded<bf16> C(std::ssize(a), stream);
-    Gemm g{.M = n, .N = n, .K = n, .trans_b = true};
-    g.A = mat(A.data(), n);
-    g.B = mat(B.data(), n);
-    g.C = mat(C.data(), n);
-    g.symmetric = true;
+    const Gemm g = symmetric_gemm(n, n, mat(A.data(), n), mat(B.data(), n), mat(C.data(), n));
     symmetric_product(g, g.C, stream);
     REQUIRE(compare(C.get(), cube, 0.0));
 }
@@ -161,9 +162,9 @@ TEST_CASE("runtime/symmetric_product: equals the full product and is mirrored ex
 TEST_CASE("runtime/symmetric_product: sm_90 has two kernels, of which one needs tensor maps; portable is the other") {
     alignas(16) static bf16 memory[64 * 64];
     Stream stream;
-    Gemm g{.M = 64, .N = 64, .K = 64, .trans_b = true, .batch_inner = 2};
-    g.A = g.B = g.C = mat(memory, 64, 64 * 64);
-    g.symmetric = true;
+    const Mat m = mat(memory, 64, 64 * 64);
+    Gemm g = symmetric_gemm(64, 64, m, m, m);
+    g.batch_inner = 2;
     const auto names = [&] {
         std::vector<std::string_view> names;
         for (const SymmetricKernel* kernel : symmetric_kernels(g, g.C, stream)) names.push_back(kernel->name);
@@ -196,17 +197,9 @@ TEST_CASE("runtime/symmetric_product: the result is symmetric even where sums di
     Guarded<f16> A(random_values<f16>(n * K, 1), stream);
     Guarded<f16> B(random_values<f16>(n * K, 2), stream);
     Guarded<f16> C(n * n, stream);
-    Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-    g.A = mat(A.data(), K);
-    g.B = mat(B.data(), K);
-    g.C = mat(C.data(), n);
-    g.symmetric = true;
+    const Gemm g = symmetric_gemm(n, K, mat(A.data(), K), mat(B.data(), K), mat(C.data(), n));
     symmetric_product(g, g.C, stream);
-    const auto c = C.get();
-    auto mirrored = c;
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < n; ++j) mirrored[j * n + i] = c[i * n + j];
-    REQUIRE(same_bits(c, mirrored));
+    REQUIRE(same_bits(C.get(), mirrored(C.get(), n)));
 }
 
 TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads") {
@@ -216,10 +209,7 @@ TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads"
     Guarded<bf16> X(random_values<bf16>(n * K, 1), stream);
     REQUIRE(same_with_any_threads([&] {
         Guarded<bf16> C(n * n, stream);
-        Gemm g{.M = n, .N = n, .K = K, .trans_b = true};
-        g.A = g.B = mat(X.data(), K);
-        g.C = mat(C.data(), n);
-        g.symmetric = true;
+        const Gemm g = symmetric_gemm(n, K, mat(X.data(), K), mat(X.data(), K), mat(C.data(), n));
         symmetric_product(g, g.C, stream);
         return bytes_of(C.get());
     }));
@@ -227,9 +217,7 @@ TEST_CASE("runtime/symmetric_product: the same bits on any number of OS threads"
 
 TEST_CASE("runtime/symmetric_product: unsupported products go to the library") {
     alignas(16) static bf16 memory[64 * 64];
-    Gemm good{.M = 64, .N = 64, .K = 64, .trans_b = true};
-    good.A = good.B = good.C = mat(memory, 64);
-    good.symmetric = true;
+    const Gemm good = symmetric_gemm(64, 64, mat(memory, 64), mat(memory, 64), mat(memory, 64));
     auto supported = [&](auto change) {
         Gemm g = good;
         change(g);

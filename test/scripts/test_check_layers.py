@@ -1,13 +1,6 @@
 """scripts/check_layers.py names the file and line of each kind of fault, planted in a tree of its own."""
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 import check_layers
+from testing import Case, temporary_folder, write_files
 
 SOUND = {
     "base/check.h": "void check(int x);\n",
@@ -22,16 +15,12 @@ SOUND = {
 }
 
 
-class CheckLayers(unittest.TestCase):
+class CheckLayers(Case):
     def check(self, files):
         """Returns the exit status and the output for the sound tree with these files added or replaced."""
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in {**SOUND, **files}.items():
-                path = pathlib.Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            result = subprocess.run([sys.executable, ROOT / "scripts/check_layers.py", folder],
-                                    capture_output=True, text=True)
+        folder = temporary_folder(self.addCleanup)
+        write_files(folder, SOUND | files)
+        result = self.run_script("check_layers.py", folder, expect=None)
         return result.returncode, result.stdout.strip()
 
     def test_a_sound_tree_is_clean(self):

@@ -1,14 +1,7 @@
 """scripts/check_statements.py names the file and line of each kind of fault, and no code that only looks like one."""
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 import check_statements
 from check_statements import RULES
+from testing import Case, write_files
 
 BODY = "void f(int n) {\n%s\n}\n"
 FAULTS = [  # rule, a statement whose first line has the fault
@@ -89,20 +82,7 @@ std::map<int, std::vector<float>> h(const std::map<int, float>& x, int n) noexce
 """
 
 
-class CheckStatements(unittest.TestCase):
-    def check(self, files):
-        """Returns the exit status and the lines about files in a tree of these."""
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in files.items():
-                path = pathlib.Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            result = subprocess.run([sys.executable, ROOT / "scripts/check_statements.py", folder],
-                                    capture_output=True, text=True)
-        self.assertEqual(result.stderr, "")
-        lines = result.stdout.splitlines()
-        return lines[:-2], lines[-2:]
-
+class CheckStatements(Case):
     def test_every_planted_fault_is_named(self):
         for rule, statement in FAULTS:
             with self.subTest(statement):
@@ -118,12 +98,9 @@ class CheckStatements(unittest.TestCase):
 
         parameters = ", ".join(f"Pair<int, float> p{i}" for i in range(11))
         many = f"void many({parameters}) {{}}\nvoid more({parameters}, int x) {{}}\n"
-        lines, end = self.check({"train/a.cu": "\n" + function(81) + function(80).replace("g(", "h("),
-                                 "train/b.cpp": f"\nnamespace a {{\n{many}}}\n"})
+        write_files(self.folder, {"train/a.cu": "\n" + function(81) + function(80).replace("g(", "h("),
+                                  "train/b.cpp": f"\nnamespace a {{\n{many}}}\n"})
+        *lines, longest, _ = self.run_script("check_statements.py", self.folder, expect=1).stdout.splitlines()
         self.assertEqual(lines, [f"train/a.cu:2: {RULES['long']} (g, 81)",
                                  f"train/b.cpp:4: {RULES['parameters']} (more, 12)"])
-        self.assertTrue(end[0].startswith("longest functions: g 81 (train/a.cu:2), h 80 (train/a.cu:83), "), end)
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertTrue(longest.startswith("longest functions: g 81 (train/a.cu:2), h 80 (train/a.cu:83), "), longest)

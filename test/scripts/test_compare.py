@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-import shutil
+import sys
 import tracemalloc
 from unittest import mock
 
@@ -38,131 +38,130 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
 
 
 class CompareTest(Case):
-    def compare(self, *arguments, plots=False, expect=0):
-        """Runs compare.py, by default without plots, which are slow."""
-        stub = self.folder.parent / f"{self.folder.name}-stub"
-        if not plots:
-            stub.mkdir(exist_ok=True)
-            self.addCleanup(shutil.rmtree, stub, ignore_errors=True)
-            (stub / "matplotlib.py").write_text("raise ImportError")
-        done = self.run_script("compare.py", "--out", self.folder / "out", *arguments, expect=expect, PYTHONPATH=stub,
-                               COLUMNS=150)
+    def write(self, name, optimizer="adamw", seed=1, **how):
+        return write_new_run(self.folder / name, optimizer, seed, **how)
+
+    def compare(self, *words, plots=False, expect=0):
+        """Runs compare.py, by default without plots, which are slow. The result's `rows` and `methods` are the tables
+        of compare.md, a dict for each line."""
+        modules = {} if plots else {"matplotlib": None}
+        with mock.patch.dict(sys.modules, modules), mock.patch.dict(os.environ, COLUMNS="150"):
+            done = self.run_here("compare.py", "--out", "out", *words, expect=expect)
         done.stderr = re.sub("compare.py: no plots: matplotlib is not installed.*\n", "", done.stderr)
+        tables, page = [], self.folder / "out/compare.md"
+        for line in page.read_text().splitlines() if page.exists() else []:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells[0] in ("run", "method"):
+                tables.append((cells, []))
+            elif line.startswith("| "):
+                tables[-1][1].append(dict(zip(tables[-1][0], cells)))
+        done.rows, done.methods = ([rows for _, rows in tables] + [[], []])[:2]
         return done
+
+    def labels(self, *names):
+        """Returns the labels of the rows in the order of the runs' names."""
+        return [g.label for g in groups.group_runs(runs.read_runs([str(self.folder / name) for name in names])[0])]
 
     def test_seeds_share_a_row_with_mean_and_deviation(self):
         for seed, last in ((1, 2.0), (2, 2.2), (3, 2.4)):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, last))
             write_run(self.folder / f"b{seed}", "teon", seed=seed, losses=(4, 3, 2.5, last - 1))
-        result = self.compare(self.folder / "a*", self.folder / "b*")
+        result = self.compare("a*", "b*")
         lines = result.stdout.splitlines()
         self.assertRegex(lines[1], r"^adamw +3 +2\.2000 ± 0\.2000")
         self.assertRegex(lines[2], r"^teon +3 +1\.2000 ± 0\.2000 .* -1\.0000 .* 3 pairs ")
         self.assertRegex(result.stdout, r"\nadamw .* 20\.0%")  # optimizer share
-        text = (self.folder / "out" / "compare.md").read_text()
-        self.assertIn("| teon | 3 | 1.2000 ± 0.2000 |", text)
+        self.assertEqual((result.rows[1]["val loss"], result.rows[1]["seeds"]), ("1.2000 ± 0.2000", "3"))
 
     def test_labels_name_the_differences(self):
-        write_run(self.folder / "a", "muon", lr=0.01)
-        write_run(self.folder / "b", "muon", lr=0.02)
-        result = self.compare(self.folder / "a", self.folder / "b")
-        self.assertIn("muon lr=0.01", result.stdout)
-        self.assertIn("muon lr=0.02", result.stdout)
+        off, on = {"teon-rms-match": False, "lr-scale": {}}, {"teon-rms-match": True, "lr-scale": {"q": 0.5}}
+        later = [{}, {"dropout": 0.0}, {"dropout": 0.1}]  # a run of 0.2.0 had no dropout and no option for it
+        for name, options, labels in (("rate", [{"lr": 0.01}, {"lr": 0.02}], ["teon lr=0.01", "teon lr=0.02"]),
+                                      ("off", [off, on], ["teon", "teon teon-rms-match lr-scale=q=0.5"]),
+                                      ("later", later, ["teon dropout=0", "teon dropout=0.1"])):
+            for number, values in enumerate(options):
+                write_run(self.folder / name / str(number), "teon", number, **values)
+            self.assertEqual(self.labels(name), labels)
 
-    def test_labels_omit_options_that_are_off_or_empty(self):
-        write_run(self.folder / "a", "teon", **{"teon-rms-match": False, "lr-scale": {}})
-        write_run(self.folder / "b", "teon", **{"teon-rms-match": True, "lr-scale": {}})
-        write_run(self.folder / "c", "teon", **{"teon-rms-match": False, "lr-scale": {"q": 0.5}})
-        lines = self.compare(*(self.folder / name for name in "abc")).stdout.splitlines()
-        self.assertRegex(lines[1], r"^teon  +1 ")
-        self.assertRegex(lines[2], r"^teon teon-rms-match +1 ")
-        self.assertRegex(lines[3], r"^teon lr-scale=q=0\.5 +1 ")
+    def test_labels_are_short(self):
+        for name, channels, layers in (("x", 64, 2), ("y", 128, 6)):
+            path = self.write(name, channels=channels, experiment_options={"note": name * 50}) / "config.json"
+            experiment = read_json(path)["experiment"]
+            experiment["model"]["layers"] = layers
+            change_json(path, experiment=experiment)
+        self.assertEqual(self.labels("x", "y"), [f"adamw note={'x' * 19}...{'x' * 18} channels=64",
+                                                 f"adamw note={'y' * 19}...{'y' * 18} channels=128"])
+
+    def test_null_for_optional_fields(self):
+        path = self.write("a") / "config.json"
+        experiment = read_json(path)["experiment"] | dict.fromkeys(("options", "model", "data"))
+        change_json(path, experiment=experiment, **dict.fromkeys(["seed", "changes", "model", "storage"]))
+        self.assertEqual(self.labels("a"), ["adamw"])
 
     def test_steps_tokens_and_time_to_a_target(self):
         run = runs.read_run(write_run(self.folder / "a"))
-        step, tokens, seconds = groups.reach(run, 2.75)
-        self.assertAlmostEqual(step, 12.5)
-        self.assertAlmostEqual(tokens, 1250)
-        self.assertAlmostEqual(seconds, 0.125)
+        for found, expected in zip(groups.reach(run, 2.75), (12.5, 1250, 0.125)):
+            self.assertAlmostEqual(found, expected)
         self.assertIsNone(groups.reach(run, 1.0))
-
-    def rows(self, *arguments, status=0):
-        """Returns (cells of the header, cells of the rows, notes, standard error)."""
-        result = self.compare(*arguments, expect=status)
-        lines = (self.folder / "out" / "compare.md").read_text().splitlines()
-        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-        return cells[0], cells[1:], "\n".join(lines[lines.index(""):]), result.stderr
 
     def test_a_duplicate_run_is_named_and_counted_once(self):
         for write in (write_run, write_new_run):
-            with self.subTest(write=write.__name__):
-                top = self.folder / write.__name__
-                for name, seed in (("a", 1), ("again", 1), ("b", 2)):
-                    write(top / name, "muon", seed=seed)
-                _, rows, _, errors = self.rows(top)
-                self.assertEqual([row[:2] for row in rows], [["muon", "2"]])
-                self.assertRegex(errors, "left out: .*again: the experiment and seed 1 of .*/a; counted once")
+            for name, seed in (("a", 1), ("again", 1), ("b", 2)):
+                write(self.folder / write.__name__ / name, "muon", seed=seed)
+            done = self.compare(write.__name__)
+            self.assertEqual([(row["run"], row["seeds"]) for row in done.rows], [("muon", "2")])
+            self.assertRegex(done.stderr, "left out: .*again: the experiment and seed 1 of .*/a; counted once")
 
     def test_another_experiment_gets_another_row(self):
         for number, change in enumerate(({}, {"share": 0.1}, {"content": "f00d"}, {"channels": 96},
                                          {"optimizer": "teon"}, {"optimizer": "lion"})):
             for seed in (1, 2):
-                write_new_run(self.folder / f"{number}-{seed}", seed=seed, **change)
-        _, rows, _, errors = self.rows(self.folder)
-        self.assertEqual(errors, "")
-        self.assertEqual([row[1] for row in rows], ["2"] * 6)
-        labels = [row[0] for row in rows]
-        self.assertEqual(len(set(labels)), 6, labels)
+                self.write(f"{number}-{seed}", seed=seed, **change)
+        done = self.compare("[0-9]*")
+        self.assertEqual((done.stderr, [row["seeds"] for row in done.rows]), ("", ["2"] * 6))
+        labels = [row["run"] for row in done.rows]
         self.assertIn("data=a:0.1,b:0.9", labels[1])
         self.assertRegex(labels[2], "data=a:0.9,b:0.1#[0-9a-f]{6}$")
         self.assertIn("channels=96", labels[3])
         self.assertNotIn("lr", " ".join(labels))
 
-    def test_a_run_without_an_option_of_later_versions_had_its_default(self):
-        for seed, options in enumerate(({}, {"dropout": 0.0}, {"dropout": 0.1})):
-            write_run(self.folder / str(seed), "teon", seed, **options)
-        rows = [row[:2] for row in self.rows(self.folder)[1]]
-        self.assertEqual(rows, [["teon dropout=0", "2"], ["teon dropout=0.1", "1"]])
-
     def test_a_run_of_a_version_before_0_2_is_named_and_omitted(self):
         write_run(self.folder / "new")
         write_run(self.folder / "old", config={"experiment": None})
-        _, rows, _, errors = self.rows(self.folder / "old", self.folder / "new", status=1)
-        self.assertRegex(errors, "left out: .*/old: does not record its experiment, as versions before 0.2 did not; ")
-        self.assertEqual(len(rows), 1)
+        done = self.compare("old", "new", expect=1)
+        self.assertIn("left out: old: does not record its experiment, as versions before 0.2 did not; ", done.stderr)
+        self.assertEqual(len(done.rows), 1)
 
     def test_runs_with_different_tokenizers_are_compared_by_bits_per_byte(self):
         for seed in (1, 2):
-            write_new_run(self.folder / f"bytes{seed}", seed=seed, bits=2.0 + seed / 10)
-            write_new_run(self.folder / f"bpe{seed}", seed=seed, bits=1.5 + seed / 10, tokenizer="t2", vocabulary=4096,
-                          val="other", losses=(9, 8, 7, 6))
-        header, rows, notes, _ = self.rows(self.folder / "bytes*", self.folder / "bpe*")
-        self.assertEqual(header[2], "bits/byte")
-        self.assertNotIn("perplexity", header)
-        self.assertEqual([row[2][:6] for row in rows], ["2.1500", "1.6500"])
-        self.assertIn("vocab_size=4096", rows[1][0])
-        self.assertEqual(rows[1][header.index("vs first")], "-0.5000")
-        self.assertIn("bits per byte, as tokenizers differ", notes)
-        write_new_run(self.folder / "padded", vocabulary=320, tokenizer="")  # the same tokens: the same content
-        self.assertEqual(self.rows(self.folder / "bytes*", self.folder / "padded")[0][2], "val loss")
-        write_new_run(self.folder / "silent", tokenizer="t3", vocabulary=99, val="silent")
-        errors = self.rows(self.folder / "bytes*", self.folder / "silent", status=1)[3]
-        self.assertRegex(errors, "silent: has another tokenizer than .*; losses per token cannot be compared")
+            self.write(f"bytes{seed}", seed=seed, bits=2.0 + seed / 10)
+            self.write(f"bpe{seed}", seed=seed, bits=1.5 + seed / 10, tokenizer="t2", vocabulary=4096, val="other",
+                       losses=(9, 8, 7, 6))
+        done = self.compare("bytes*", "bpe*")
+        self.assertNotIn("perplexity", done.rows[0])
+        self.assertEqual([row["bits/byte"][:6] for row in done.rows], ["2.1500", "1.6500"])
+        self.assertIn("vocab_size=4096", done.rows[1]["run"])
+        self.assertEqual(done.rows[1]["vs first"], "-0.5000")
+        self.assertIn("bits per byte, as tokenizers differ", done.stdout)
+        self.write("padded", vocabulary=320, tokenizer="")  # the same tokens: the same content
+        self.assertIn("val loss", self.compare("bytes*", "padded").rows[0])
+        self.write("silent", tokenizer="t3", vocabulary=99, val="silent")
+        self.assertRegex(self.compare("bytes*", "silent", expect=1).stderr,
+                         "silent: has another tokenizer than .*; losses per token cannot be compared")
 
     def test_with_other_tokenizers_only_runs_validated_on_the_same_text_are_compared(self):
-        write_new_run(self.folder / "first", bits=2.1)
+        self.write("first", bits=2.1)
         other = {"bits": 1.6, "tokenizer": "t2", "vocabulary": 4096, "val": "x"}
-        write_new_run(self.folder / "same", **other, text_bytes=985)     # the last window ends earlier
-        write_new_run(self.folder / "another", "muon", **other, text="two")
-        write_new_run(self.folder / "shorter", "teon", **other, text_bytes=970)
-        write_new_run(self.folder / "unknown", "lion", **other, text=None)
-        _, rows, notes, errors = self.rows(
-            *(self.folder / n for n in ("first", "same", "another", "shorter", "unknown")), status=1)
-        self.assertEqual([row[2] for row in rows], ["2.1000", "1.6000"])
-        for name, reason in (("another", "it was validated on other text than .*first"),
-                             ("shorter", "it was validated on 970 bytes of text, .*first on 1,000, without white.*"),
-                             ("unknown", ".*unknown does not record the text that it was validated on")):
-            self.assertRegex(errors, f"left out: .*{name}: has another tokenizer than .*/first, and {reason}\n")
+        self.write("same", **other, text_bytes=985)     # the last window ends earlier
+        self.write("another", "muon", **other, text="two")
+        self.write("shorter", "teon", **other, text_bytes=970)
+        self.write("unknown", "lion", **other, text=None)
+        done = self.compare("first", "same", "another", "shorter", "unknown", expect=1)
+        self.assertEqual([row["bits/byte"] for row in done.rows], ["2.1000", "1.6000"])
+        for name, reason in (("another", "it was validated on other text than first"),
+                             ("shorter", "it was validated on 970 bytes of text, first on 1,000, without white space"),
+                             ("unknown", "unknown does not record the text that it was validated on")):
+            self.assertIn(f"left out: {name}: has another tokenizer than first, and {reason}\n", done.stderr)
 
     SWEEP = {"muon": {0.01: 2.5, 0.02: 2.2, 0.04: 2.3}, "teon": {0.01: 2.4, 0.02: 2.2, 0.04: 2.1}}
 
@@ -170,117 +169,89 @@ class CompareTest(Case):
         for optimizer, losses in self.SWEEP.items():
             for lr, loss in losses.items():
                 for seed in seeds:
-                    write_new_run(self.folder / "s" / f"{optimizer}-{lr}-{seed}", optimizer, seed, lr=lr,
-                                  losses=(4, 3, 2.9, loss + seed / 100), experiment_options={"adamw-lr": lr})
+                    self.write(f"s/{optimizer}-{lr}-{seed}", optimizer, seed, lr=lr,
+                               losses=(4, 3, 2.9, loss + seed / 100), experiment_options={"adamw-lr": lr})
 
     def test_after_a_sweep_each_method_is_at_its_best_rate(self):
         self.write_sweep()
-        self.compare(self.folder / "s")
-        text = (self.folder / "out" / "compare.md").read_text()
-        header, *rows = [[cell.strip() for cell in line.strip("|").split("|")]
-                         for line in text[text.index("| method"):].splitlines() if line.startswith("| ")]
-        rows = [dict(zip(header, row)) for row in rows]
-        self.assertEqual([[row[k] for k in ("method", "rates", "best rate", "lies inside", "seeds")] for row in rows],
+        done = self.compare("s")
+        self.assertEqual([[row[k] for k in ("method", "rates", "best rate", "lies inside", "seeds")]
+                          for row in done.methods],
                          [["muon", "0.01 to 0.04 (3)", "0.02", "yes", "2"],
                           ["teon", "0.01 to 0.04 (3)", "0.04", "no: the highest", "2"]])
-        self.assertEqual(rows[1]["vs first"], "-0.1000")  # 2.1 against 2.2, in pairs of one seed
-        self.assertEqual(rows[1]["test"], "2 pairs")
-        self.assertIn("The best rate of teon is an end of its rates", text)
+        # 2.1 against 2.2, in pairs of one seed.
+        self.assertEqual((done.methods[1]["vs first"], done.methods[1]["test"]), ("-0.1000", "2 pairs"))
+        self.assertIn("The best rate of teon is an end of its rates", done.stdout)
+        self.assertEqual(self.compare("s/muon-0.01-1", "s/teon-0.02-1").methods, [])  # one rate each
 
     def test_a_diverged_rate_bounds_its_method(self):
         self.write_sweep(seeds=(1,))
-        write_new_run(self.folder / "s" / "teon-high", "teon", lr=0.08, losses=(4, None, None, None),
-                      experiment_options={"adamw-lr": 0.08})
-        done = self.compare(self.folder / "s", expect=1)
+        self.write("s/teon-high", "teon", lr=0.08, losses=(4, None, None, None), experiment_options={"adamw-lr": 0.08})
+        done = self.compare("s", expect=1)
         self.assertIn("teon-high: the validation loss of step 10 is not finite", done.stderr)
         self.assertRegex(done.stdout, r"\nteon +0\.01 to 0\.08 \(4\) +0\.04 +yes ")
         self.assertIn("Diverged: teon at 0.08.", done.stdout)
 
-    def test_without_several_rates_there_is_one_table(self):
-        write_new_run(self.folder / "a", "muon")
-        write_new_run(self.folder / "b", "teon", lr=0.02)
-        self.assertNotIn("best rate", self.compare(self.folder / "a", self.folder / "b").stdout)
-
     def test_the_baseline_comes_first(self):
         self.write_sweep()
-        first = ["teon lr=0.04", "muon lr=0.02", "muon lr=0.01"]
-        for name, row in zip(("teon", "muon lr=0.02", self.folder / "s" / "muon-0.01-2"), first):
-            lines = self.compare(self.folder / "s", "--baseline", name).stdout.splitlines()
-            self.assertTrue(lines[1].startswith(f"{row} "), lines[1])
-        self.assertRegex(self.compare(self.folder / "s", "--baseline", "soap", expect=2).stderr,
-                         "error: --baseline soap: no run of this folder, row or optimizer; the rows are muon lr=0.01, ")
+        for name, row in (("teon", "teon lr=0.04"), ("muon lr=0.02", "muon lr=0.02"),
+                          ("s/muon-0.01-2", "muon lr=0.01")):
+            self.assertEqual(self.compare("s", "--baseline", name).rows[0]["run"], row)
+        self.assertIn("error: --baseline soap: no run of this folder, row or optimizer; the rows are muon lr=0.01, ",
+                      self.compare("s", "--baseline", "soap", expect=2).stderr)
 
+    @mock.patch.dict(sys.modules, matplotlib=None)
     def test_the_output_is_beside_the_runs(self):
         self.write_sweep(seeds=(1,))
-        stub = self.folder / "stub"
-        stub.mkdir()
-        (stub / "matplotlib.py").write_text("raise ImportError")
-        for arguments, out in ((["s"], "s"), (["s/muon-0.01-1"], "s"), (["s/muon-0.01-1", "s/teon-0.01-1"], "s")):
-            done = self.run_script("compare.py", *(self.folder / name for name in arguments), PYTHONPATH=stub)
-            self.assertTrue((self.folder / out / "compare" / "compare.md").exists(), done.stdout)
+        for names in (["s"], ["s/muon-0.01-1"], ["s/muon-0.01-1", "s/teon-0.01-1"]):
+            for top in ("", self.folder):
+                self.run_here("compare.py", *(os.path.join(top, name) for name in names))
+                (self.folder / "s/compare/compare.md").unlink()
 
     def test_what_a_glob_finds_beside_the_runs_of_a_sweep_is_ignored(self):
         self.write_sweep(seeds=(1,))
-        (self.folder / "s" / "muon-0.01-1.json").write_text('{"program": "train_gpt2", "flags": {}, "config": ""}')
-        (self.folder / "s" / "compare").mkdir()
-        (self.folder / "s" / "compare" / "compare.md").touch()
+        (self.folder / "s/muon-0.01-1.json").write_text('{"program": "train_gpt2", "flags": {}, "config": ""}')
+        (self.folder / "s/compare").mkdir()
+        (self.folder / "s/compare/compare.md").touch()
         self.assertEqual(self.compare(*sorted((self.folder / "s").iterdir())).stderr, "")
-        (self.folder / "s" / "list.json").write_text("{}")
-        self.assertRegex(self.compare(*sorted((self.folder / "s").iterdir()), expect=1).stderr, "list.json: no such fo")
+        (self.folder / "s/list.json").write_text("{}")
+        self.assertIn("list.json: no such folder", self.compare(*(self.folder / "s").iterdir(), expect=1).stderr)
 
-    def test_links_to_runs_and_to_folders_are_followed_once(self):
-        write_new_run(self.folder / "elsewhere" / "muon", "muon")
-        write_new_run(self.folder / "elsewhere" / "more" / "teon", "teon")
+    def test_runs_below_a_folder_and_its_links_are_found_once(self):
+        self.write("elsewhere/muon", "muon")
+        self.write("elsewhere/more/teon", "teon")
+        self.write("runs/below/adamw")
         top = self.folder / "runs"
-        write_new_run(top / "adamw")
-        (top / "linked-run").symlink_to(self.folder / "elsewhere" / "muon")
-        (top / "linked-folder").symlink_to(self.folder / "elsewhere" / "more")
+        (top / "below/compare").mkdir()                                  # the output of an earlier comparison
+        (top / "linked-run").symlink_to(self.folder / "elsewhere/muon")
+        (top / "linked-folder").symlink_to(self.folder / "elsewhere/more")
         (top / "self").symlink_to(top)                                   # a cycle
-        (top / "twice").symlink_to(top / "adamw")
-        done = self.compare(top)
-        self.assertEqual(done.stderr, "")
-        self.assertEqual(sorted(line.split()[0] for line in done.stdout.splitlines()[1:4]), ["adamw", "muon", "teon"])
-
-    def test_labels_are_short(self):
-        write_new_run(self.folder / "a", experiment_options={"note": "x" * 50})
-        write_new_run(self.folder / "b", experiment_options={"note": "y" * 50}, channels=128)
-        path = self.folder / "b" / "config.json"
-        config = read_json(path)
-        config["experiment"]["model"]["layers"] = 6
-        path.write_text(json.dumps(config))
-        labels = [row[0] for row in self.rows(self.folder / "a", self.folder / "b")[1]]
-        self.assertEqual(labels, [f"adamw note={'x' * 19}...{'x' * 18} channels=64",
-                                  f"adamw note={'y' * 19}...{'y' * 18} channels=128"])
+        (top / "twice").symlink_to(top / "below/adamw")
+        for pattern in ("runs", "runs/*"):
+            done = self.compare(pattern)
+            self.assertEqual(done.stderr, "")
+            self.assertEqual(sorted(row["run"] for row in done.rows), ["adamw", "muon", "teon"])
 
     def test_runs_whose_bytes_are_not_the_texts_are_marked(self):
         for name, tokenizer, bytes_of in (("a", "t1", "source"), ("b", "t2", "tokens"), ("c", "t2", None)):
-            folder = write_new_run(self.folder / name, bits=2.1, tokenizer=tokenizer, val=name, text="same")
-            path = folder / "config.json"
-            data = read_json(path)["data"]
-            change_json(path, data=data | ({"val_bytes_of": bytes_of} if bytes_of else {}))
-        result = self.compare(*(self.folder / name for name in "abc"))
-        marked = re.findall(r"(\w+): its bytes are those that the tokens spell", result.stdout)
+            path = self.write(name, bits=2.1, tokenizer=tokenizer, val=name, text="same") / "config.json"
+            change_json(path, data=read_json(path)["data"] | ({"val_bytes_of": bytes_of} if bytes_of else {}))
+        marked = re.findall(r"(\w+): its bytes are those that the tokens spell", self.compare(*"abc").stdout)
         self.assertEqual(marked, ["b", "c"])
 
     def test_a_run_without_bits_per_byte_is_omitted_if_they_are_compared(self):
-        write_new_run(self.folder / "a", bits=2.1)
-        write_new_run(self.folder / "b", seed=2)
-        write_new_run(self.folder / "c", bits=1.6, tokenizer="t2", vocabulary=4096, val="other")
-        _, rows, _, errors = self.rows(*(self.folder / name for name in "abc"), status=1)
-        self.assertEqual([row[2] for row in rows], ["2.1000", "1.6000"])
-        self.assertRegex(errors, "left out: .*/b: was not evaluated in bits per byte, .* tokenizers differ")
-
-    def test_null_for_optional_fields(self):
-        path = write_new_run(self.folder / "a") / "config.json"
-        experiment = read_json(path)["experiment"] | dict.fromkeys(("options", "model", "data"))
-        change_json(path, experiment=experiment, **dict.fromkeys(["seed", "changes", "model", "storage"]))
-        self.assertEqual(groups.label_of(runs.read_run(path.parent), []), "adamw")
+        self.write("a", bits=2.1)
+        self.write("b", seed=2)
+        self.write("c", bits=1.6, tokenizer="t2", vocabulary=4096, val="other")
+        done = self.compare(*"abc", expect=1)
+        self.assertEqual([row["bits/byte"] for row in done.rows], ["2.1000", "1.6000"])
+        self.assertRegex(done.stderr, "left out: b: was not evaluated in bits per byte, .* tokenizers differ")
 
     def test_changes_in_a_resumed_run_are_marked(self):
         change = {"step": 10, "event": "validation_changed", "reason": "another --val-data"}
-        run = runs.read_run(write_new_run(self.folder / "a", changes=[change]))
+        run = runs.read_run(self.write("a", changes=[change]))
         self.assertEqual([m["step"] for m in run.evals], [15, 20])
-        self.assertIn("a: validation changed after step 10.", self.rows(self.folder / "a")[2])
+        self.assertIn("a: validation changed after step 10.", self.compare("a").stdout)
 
     def test_a_step_takes_at_most_100_bytes_of_memory(self):
         path = write_run(self.folder / "a") / "metrics.jsonl"
@@ -299,16 +270,15 @@ class CompareTest(Case):
     def test_skipped_updates_are_marked(self):
         path = write_run(self.folder / "a") / "metrics.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        event = {"kind": "event", "event": "update_skipped", "reason": "non-finite gradient"}
-        lines[6:6] = [event | {"step": 6}]                                   # its loss is finite
-        lines += [event | {"step": 3}]
         for line in lines:
             if line["kind"] == "step" and line["step"] in (3, 9):
                 line["loss"] = None
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        _, rows, notes, errors = self.rows(self.folder / "a")
-        self.assertEqual((rows[0][2], errors), ("2.2000", ""))
-        self.assertIn("a: 3 updates skipped.", notes)
+        event = {"kind": "event", "event": "update_skipped", "reason": "non-finite gradient"}
+        lines[6:6] = [event | {"step": 6}]                               # its loss is finite
+        path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, event | {"step": 3}]))
+        done = self.compare("a")
+        self.assertEqual((done.rows[0]["val loss"], done.stderr), ("2.2000", ""))
+        self.assertIn("a: 3 updates skipped.", done.stdout)
 
     def test_runs_of_one_seed_are_pairs(self):
         noise, gain = (0.0, 0.5, 1.0, -0.3), (0.010, 0.012, 0.008, 0.011)
@@ -316,25 +286,22 @@ class CompareTest(Case):
             write_run(self.folder / f"a{seed}", "muon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed]))
             # In the opposite order of names: seeds make pairs, and not the positions in a list.
             write_run(self.folder / f"b{9 - seed}", "teon", seed=seed, losses=(4, 3, 2.5, 2 + noise[seed] - gain[seed]))
+            write_run(self.folder / f"d{seed}", "teon", seed=seed, layers=3)
         write_run(self.folder / "c8", "adamw", seed=8, losses=(4, 3, 2.5, 3.0))
         write_run(self.folder / "c9", "adamw", seed=9, losses=(4, 3, 2.5, 3.1))
-        header, rows, notes, _ = self.rows(*(self.folder / f"{x}*" for x in "abc"))
-        of = {row[0]: dict(zip(header, row)) for row in rows}
-        self.assertEqual(of["teon"]["test"], "4 pairs")
-        self.assertEqual(of["teon"]["vs first"], "-0.0102")
+        done = self.compare("a*", "b*", "c*")
+        of = {row["run"]: row for row in done.rows}
+        self.assertEqual((of["teon"]["test"], of["teon"]["vs first"]), ("4 pairs", "-0.0102"))
         # Mean .01025, deviation .001708, t(.025, 3) = 3.1824: .01025 -+ .00272.
         self.assertEqual(of["teon"]["95% interval"], "-0.0130 to -0.0075")
         self.assertLess(float(of["teon"]["p"].replace("<", "")), 0.01)
         self.assertEqual(of["adamw"]["test"], "Welch")
         self.assertGreater(float(of["adamw"]["p"]), 0.01)
-        self.assertEqual(notes.count("Holm"), 1)
-        self.assertIn("Student's t test on pairs of one seed or Welch's", notes)
-        self.assertIn("2 comparisons", notes)
+        self.assertEqual(done.stdout.count("Holm"), 1)
+        self.assertIn("Student's t test on pairs of one seed or Welch's", done.stdout)
+        self.assertIn("2 comparisons", done.stdout)
         # Runs with different initial weights are not pairs, even with the same seed.
-        for seed in range(4):
-            write_run(self.folder / f"d{seed}", "teon", seed=seed, layers=3)
-        header, rows, _, _ = self.rows(self.folder / "a*", self.folder / "d*")
-        self.assertEqual(dict(zip(header, rows[1]))["test"], "Welch")
+        self.assertEqual(self.compare("a*", "d*").rows[1]["test"], "Welch")
 
     def test_t_tests_against_known_values(self):
         # t = 1 with 4 degrees of freedom: 0.373901; t = 2.776445 with 4: 0.05 (tables of Student's distribution).
@@ -376,55 +343,36 @@ class CompareTest(Case):
             self.assertEqual((colors["muon"], colors["teon"]), (known["muon"], known["teon"]))
 
     def test_bad_runs_are_named_and_omitted(self):
-        write_run(self.folder / "good")
-        def damage(name, change):
-            run = write_run(self.folder / name)
-            change(run / "metrics.jsonl")
-        damage("cut", lambda f: f.write_text(f.read_text()[:-9]))
-        damage("short", lambda f: f.write_text("".join(f.read_text().splitlines(True)[:-8])))
-        damage("nan", lambda f: f.write_text(f.read_text().replace('"val_loss": 2.2', '"val_loss": null')))
-        damage("garbage", lambda f: f.write_text("{}\nnot json\n"))
-        damage("gone", lambda f: f.unlink())
+        damages = {"good": lambda f: None, "cut": lambda f: f.write_text(f.read_text()[:-9]),
+                   "short": lambda f: f.write_text("".join(f.read_text().splitlines(True)[:-8])),
+                   "nan": lambda f: f.write_text(f.read_text().replace('"val_loss": 2.2', '"val_loss": null')),
+                   "garbage": lambda f: f.write_text("{}\nnot json\n"), "gone": lambda f: f.unlink()}
+        for name, damage in damages.items():
+            damage(write_run(self.folder / name) / "metrics.jsonl")
         write_run(self.folder / "other", data={"train": [{"path": "x_train.bin", "tokens": 5}], "val": []})
-        result = self.compare(*(self.folder / n
-                                for n in ("good", "cut", "short", "nan", "garbage", "gone", "other", "absent")),
-                              expect=1)
+        result = self.compare(*damages, "other", "absent", expect=1)
         for name, fault in (("cut", "unfinished"), ("short", "unfinished"), ("nan", "not finite"), ("garbage", "lacks"),
                             ("gone", "missing"), ("other", "other data"), ("absent", "no such folder")):
-            self.assertTrue(any(name in line and fault in line for line in result.stderr.splitlines()),
-                            (name, result.stderr))
-        self.assertRegex(result.stdout.splitlines()[1], r"^adamw +1 +2\.2000")
-        table = result.stdout.split("\n\n")[0]
-        self.assertEqual(len([line for line in table.splitlines() if line.startswith("adamw")]), 1)
-        result = self.compare(*(self.folder / n for n in ("good", "cut", "short")))  # being unfinished is not a fault
+            self.assertRegex(result.stderr, f"(?m)^compare.py: left out: {name}.*{fault}")
+        self.assertEqual([(row["run"], row["val loss"]) for row in result.rows], [("adamw", "2.2000")])
+        result = self.compare("good", "cut", "short")  # being unfinished is not a fault
         self.assertEqual(len(result.stderr.splitlines()), 2)
 
-    def test_runs_below_a_folder_are_found(self):
-        write_run(self.folder / "runs" / "demo" / "adamw")
-        write_run(self.folder / "runs" / "demo" / "muon", "muon")
-        write_run(self.folder / "runs" / "teon", "teon")
-        (self.folder / "runs" / "demo" / "compare").mkdir()  # the output of an earlier comparison
-        result = self.compare(self.folder / "runs" / "*")
-        self.assertEqual(result.stderr, "")
-        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[1:4]], ["adamw", "muon", "teon"])
-
-    def test_a_loss_whose_perplexity_is_infinite_is_shown(self):
+    def test_numbers_of_diverged_runs(self):
         for seed in (1, 2):
             write_run(self.folder / f"a{seed}", seed=seed, losses=(4, 3, 2.5, 800 + seed))
-        _, rows, _, _ = self.rows(self.folder / "a*")
-        self.assertEqual((rows[0][2], rows[0][4]), ("801.5000 ± 0.7071", "over 1e304"))
-
-    def test_numbers_of_diverged_runs(self):
+        (row,) = self.compare("a*").rows
+        self.assertEqual((row["val loss"], row["perplexity"]), ("801.5000 ± 0.7071", "over 1e304"))
         self.assertEqual(tables.mean_spread([3e38, 3.2e38]), "3.1e+38 ± 1.414e+37")
         self.assertEqual(tables.mean_spread([runs.perplexity(3e38)], 3), "over 1e304")
         self.assertEqual(tables.mean_spread([2.0, 2.5]), "2.2500 ± 0.3536")
 
     def test_wrong_calls_are_named(self):
-        run = write_run(self.folder / "a")
-        self.assertIn("--target: 'nan' is not a number", self.compare(run, "--target", "nan", expect=2).stderr)
+        write_run(self.folder / "a")
+        self.assertIn("--target: 'nan' is not a number", self.compare("a", "--target", "nan", expect=2).stderr)
         (self.folder / "file").touch()
-        done = self.compare(run, "--out", self.folder / "file" / "out", expect=1)
-        self.assertIn(f"compare.py: error: {self.folder}/file/out: Not a directory\n", done.stderr)
+        self.assertIn("compare.py: error: file/out: Not a directory\n",
+                      self.compare("a", "--out", "file/out", expect=1).stderr)
 
     def test_a_wide_table_is_printed_in_parts(self):
         header, rows = ["run", *(f"column {i}" for i in range(20))], [["a", *"12345678901234567890"]]
@@ -455,7 +403,7 @@ class CompareTest(Case):
     @needs("matplotlib")
     def test_plots(self):
         self.write_sweep()
-        self.assertEqual(self.compare(self.folder / "s", plots=True).stderr, "")
+        self.assertEqual(self.compare("s", plots=True).stderr, "")
         for name in ("loss.png", "rates.png", "alignment.png"):
             self.assertGreater((self.folder / "out" / name).stat().st_size, 5000)
 

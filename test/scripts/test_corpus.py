@@ -4,13 +4,12 @@ import contextlib
 import io
 import json
 import math
-import struct
 import sys
 from unittest import mock
 
 import demo_report
 import make_corpus
-from testing import ROOT, Case, header, needs, write_run, write_shard, write_tokenizer
+from testing import ROOT, Case, needs, write_run, write_shard
 
 
 class CorpusTest(Case):
@@ -23,16 +22,10 @@ class CorpusTest(Case):
 
     @needs("numpy", "pyarrow", "tqdm")
     def test_prepare_accepts_the_folder(self):
-        from teon_data import shards, tokenizer, tokenizer_folder
+        from teon_data import shards, tokenizer
         manifest, faults = shards.verify(str(self.out), 1)
         self.assertEqual(faults, [])
         self.assertEqual({shard["split"] for shard in manifest["shards"]}, {"train", "val"})
-        made = tokenizer_folder.create(str(self.folder / "tokenizer"), "bytes", None, None, ())
-        self.assertEqual(made, manifest["tokenizer"])
-        for file in ("description.json", "tokens.bin"):
-            self.assertTrue((self.out / "tokenizer" / file).exists())
-        self.assertEqual((self.out / "tokenizer" / "tokens.bin").read_bytes(),
-                         (self.folder / "tokenizer" / "tokens.bin").read_bytes())
         self.assertEqual(tokenizer.load(str(self.out / "tokenizer")).delimiter, make_corpus.DELIMITER)
 
     def test_the_shards_are_the_text(self):
@@ -44,12 +37,12 @@ class CorpusTest(Case):
 
 class ReportTest(Case):
     def write_data(self):
-        """Two tokens and a delimiter: "a" is a byte, "bcd" three."""
+        """Two tokens and a delimiter."""
         write_shard(self.folder / "d" / "t_train_000000.bin", [0, 1, 1, 2, 1, 1, 2])
         write_shard(self.folder / "d" / "t_val_000001.bin", [1, 2, 1])
         (self.folder / "d" / "manifest.json").write_text(json.dumps({"vocab_size": 3, "shards": [
-            {"file": "t_train_000000.bin", "split": "train"}, {"file": "t_val_000001.bin", "split": "val"}]}))
-        write_tokenizer(self.folder / "d" / "tokenizer", [b"", b"a", b"bcd"], 0, "bytes")
+            {"file": "t_train_000000.bin", "split": "train", "tokens": 7},
+            {"file": "t_val_000001.bin", "split": "val", "tokens": 3, "text_bytes": 4}]}))
 
     def test_baselines_of_a_text_that_can_be_counted_by_hand(self):
         self.write_data()
@@ -62,10 +55,6 @@ class ReportTest(Case):
         prior = demo_report.PRIOR
         bigram = math.log((2 + prior * b) / (4 + prior)) + math.log((1 + prior * a) / (1 + prior))
         self.assertAlmostEqual(found["bigram"], -bigram / 2)
-        self.assertEqual(demo_report.sizes_of_tokens(self.folder / "d"), [0, 1, 3])
-        table = header(20240328, 3, 3, 0) + struct.pack("<3I", 0, 1, 300) + b"a" + b"b" * 300  # lengths come first
-        (self.folder / "d" / "tokenizer" / "tokens.bin").write_bytes(table)
-        self.assertEqual(demo_report.sizes_of_tokens(self.folder / "d"), [0, 1, 300])
 
     def test_a_run_above_the_baseline_fails(self):
         self.write_data()

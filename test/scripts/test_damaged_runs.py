@@ -3,19 +3,17 @@
     scripts/run_tests.py test/scripts/test_damaged_runs.py
 """
 
-import contextlib
 import io
 import json
 import os
 import re
-import runpy
 import struct
 import sys
 from unittest import mock
 
 import live
 import run_folder
-from testing import SCRIPTS, Case, change_json, needs, write_run, write_shard, write_tensors, write_tokenizer
+from testing import Case, change_json, needs, write_run, write_shard, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack
 
@@ -81,27 +79,6 @@ TENSORS = {"empty": lambda _: b"", "cut in its length": lambda data: data[:5],
 
 
 class DamagedTest(Case):
-    def run_here(self, script, *arguments):
-        """Runs a script in this process, twenty times as fast as in its own; returns (exit status, standard error)."""
-        output, errors = io.StringIO(), io.StringIO()
-        words = [str(SCRIPTS / script), *map(str, arguments)]
-        status = 0
-        with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(output), \
-                contextlib.redirect_stderr(errors):
-            try:
-                runpy.run_path(words[0], run_name="__main__")
-            except SystemExit as end:
-                status = end.code or 0
-        self.output = output.getvalue()
-        return status, errors.getvalue()
-
-    def refusal(self, *command, status=(1, 2)):
-        """Returns the one line on standard error with which a script ends."""
-        found, errors = self.run_here(*command)
-        self.assertIn(found, status, (command, errors))
-        self.assertEqual(len(errors.splitlines()), 1, errors)
-        return errors
-
     def each(self, make, file, damages, *scripts):
         for number, (name, damage) in enumerate(damages.items()):
             target = make(self.folder / f"{file.replace('/', '-')}-{number}")
@@ -111,7 +88,7 @@ class DamagedTest(Case):
             self.assertNotEqual(path.read_bytes(), before, name)
             for script, *arguments in scripts:
                 with self.subTest(file=file, damage=name, script=script):
-                    self.assertIn(str(path), self.refusal(script, target, *arguments))
+                    self.assertIn(str(path), self.error_here(script, target, *arguments, expect=1))
 
     def test_runs(self):
         readers = [["watch.py", "--once"], ["follow.py", "--to", "wandb"],
@@ -128,9 +105,8 @@ class DamagedTest(Case):
                     path = write_run(runs / "bad") / file
                     path.write_bytes(damage(path.read_bytes()))
                     with mock.patch.dict(sys.modules, matplotlib=None):  # plots are slow
-                        status, errors = self.run_here("compare.py", runs, "--out", runs / "out")
-                    self.assertEqual(status, 1)
-                    self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in errors.splitlines()],
+                        done = self.run_here("compare.py", runs, "--out", runs / "out", expect=1)
+                    self.assertEqual([e.startswith(f"compare.py: left out: {path}") for e in done.stderr.splitlines()],
                                      [True, False])
                     self.assertIn("| adamw | 1 |", (runs / "out" / "compare.md").read_text())
 
@@ -146,37 +122,26 @@ class DamagedTest(Case):
         for script in (["watch.py", run], ["watch.py", self.folder / "bad\x1b[31m"],
                        ["compare.py", self.folder, "--out", self.folder / "out"]):
             with self.subTest(script=script[0]), mock.patch.dict(sys.modules, matplotlib=None):
-                _, errors = self.run_here(*script)
-                text = self.output + errors
+                done = self.run_here(*script, expect=None)
+                text = done.stdout + done.stderr
                 self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f\u202e]")
                 self.assertIn(r"\x1b", text)
 
     def test_the_step_in_trainer_json_must_be_the_folders(self):
-        folder = self.folder / "step_00000005"
-        folder.mkdir()
-        (folder / "config.json").write_text('{"architectures": []}')
-        series = {"mean": 1.0, "variance": 0.0, "count": 1}
-        run = {"model": {}, "steps": 9, "program": "train_gpt2", "version": "0", "options": {}}
-        state = {"run": run, "step": 6, "tokens": 1, "next_sample": 1, "updates": 1,
-                 "guard": {"skipped_in_row": 0, "loss": series, "grad_norm": series}}
-        (folder / "trainer.json").write_text(json.dumps(state))
-        status, errors = self.run_here("inspect_checkpoint.py", folder)
-        self.assertEqual(status, 1)
-        self.assertIn("trainer.json: of step 6, not of this folder's", errors)
+        folder = write_checkpoint(self.folder / "step_00000006")
+        self.assertIn("trainer.json: of step 5, not of this folder's",
+                      self.error_here("inspect_checkpoint.py", folder, expect=1))
 
     def test_the_state_of_a_long_run_fits_80_columns(self):
         run = write_run(self.folder / "run")
         change_json(run / "config.json", run={"steps": 10**6})
         path = run / "metrics.jsonl"
-        lines = [json.loads(text) for text in path.read_text().splitlines()]
-        for number, step in enumerate(lines):
-            if step["kind"] == "step":
-                lines[number] |= {"ms": 12970.0, "tokens_per_s": 4.3e6, "tokens": 15 * 10**12}
-        path.write_text("".join(json.dumps(step) + "\n" for step in lines))
+        path.write_text(path.read_text().replace('"ms": 10.0', '"ms": 12970.0').replace(
+            '"tokens_per_s": 10000.0', '"tokens_per_s": 4.3e6').replace('"tokens": 2000', '"tokens": 15000000000000'))
         with mock.patch.dict(os.environ, COLUMNS="80"):
-            self.run_here("watch.py", run, "--once")
-        self.assertRegex(self.output, "h.*m left\n")
-        self.assertIn("12970 ms/step, 4,300,000 tokens/s, 15,000,000,000,000 tokens, lr 1.00e-02\n", self.output)
+            output = self.run_here("watch.py", run, "--once").stdout
+        self.assertRegex(output, "h.*m left\n")
+        self.assertIn("12970 ms/step, 4,300,000 tokens/s, 15,000,000,000,000 tokens, lr 1.00e-02\n", output)
 
     def test_lines_fit_a_low_terminal(self):
         stream = io.StringIO()
@@ -190,11 +155,10 @@ class DamagedTest(Case):
     def corpus(self):
         """Makes a folder of shards for demo_report.py."""
         folder = self.folder / "corpus"
-        write_shard(folder / "t_train_000000.bin", [1, 0, 1, 0])
-        write_shard(folder / "t_val_000001.bin", [1, 0, 1])
-        write_tokenizer(folder / "tokenizer", [b"", b"a"], 0, "bytes")
-        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": [
-            {"file": "t_train_000000.bin", "split": "train"}, {"file": "t_val_000001.bin", "split": "val"}]}))
+        shards = [{"file": f"t_{split}_000000.bin", "split": split, "tokens": 3} for split in ("train", "val")]
+        for shard in shards:
+            write_shard(folder / shard["file"], [1, 0, 1])
+        (folder / "manifest.json").write_text(json.dumps({"vocab_size": 2, "shards": shards}))
         return folder
 
     def test_a_damaged_corpus(self):
@@ -202,24 +166,24 @@ class DamagedTest(Case):
         words = ["demo_report.py", "--data", folder, "--must-beat", "bigram", run]
         for file, contents in (("manifest.json", (b"", b"[]", b"{}", b'{"vocab_size": 2, "shards": [1]}',
                                                   b'{"vocab_size": 2, "shards": []}')),
-                               ("tokenizer/tokens.bin", (b"", b"x" * 1025)), ("t_val_000001.bin", (b"", b"x" * 1025))):
+                               ("t_val_000000.bin", (b"", b"x" * 1025))):
             before = (folder / file).read_bytes()
             for content in contents:
                 with self.subTest(file=file, content=content[:40]):
                     (folder / file).write_bytes(content)
-                    self.assertIn("manifest.json", self.refusal(*words))
+                    self.assertIn("manifest.json", self.error_here(*words, expect=1))
             (folder / file).write_bytes(before)
-        (folder / "t_val_000001.bin").unlink()
-        self.assertIn("t_val_000001.bin: No such file", self.refusal(*words))
+        (folder / "t_val_000000.bin").unlink()
+        self.assertIn("t_val_000000.bin: No such file", self.error_here(*words, expect=1))
 
     @needs("numpy")
     def test_a_checkpoint_cannot_control_the_terminal(self):
         checkpoint = write_checkpoint(self.folder / "run\x1b[31m")
         (checkpoint / "config.json").write_text(r'{"architectures": ["\u001b]0;title\u0007"]}')
         write_tensors(checkpoint / "model.safetensors", {"w\x1b[31m": ("F32", [2], struct.pack("<2f", 1, 2))})
-        self.run_here("inspect_checkpoint.py", checkpoint)
-        self.assertNotRegex(self.output, "[\x00-\x09\x0b-\x1f\x7f]")
-        self.assertEqual(self.output.count(r"w\x1b[31m"), 1)
+        output = self.run_here("inspect_checkpoint.py", checkpoint, expect=None).stdout
+        self.assertNotRegex(output, "[\x00-\x09\x0b-\x1f\x7f]")
+        self.assertEqual(output.count(r"w\x1b[31m"), 1)
 
     @needs("numpy")
     def test_checkpoints(self):
@@ -247,9 +211,9 @@ class DamagedTest(Case):
         for script in scripts:
             for path in ("absent", "pipe", "run", "/dev/null"):
                 with self.subTest(script=script[0], path=path):
-                    status, errors = self.run_here(script[0], self.folder / path, *script[1:])
-                    self.assertIn(status, (1, 2))
-                    self.assertIn(path, errors)
+                    done = self.run_here(script[0], self.folder / path, *script[1:], expect=None)
+                    self.assertIn(done.returncode, (1, 2))
+                    self.assertIn(path, done.stderr)
 
     def test_runs_whose_files_are_missing_or_not_regular(self):
         self.refuses_what_is_no_file(["watch.py"], ["compare.py"], ["follow.py", "--once", "--to", "wandb"])
@@ -264,4 +228,4 @@ class DamagedTest(Case):
                         b"[grid]\nlr = []", b"command = ['true']\nseeds = [[1]]", b"command = \"a 'b\""):
             with self.subTest(content=content):
                 (self.folder / "s.toml").write_bytes(content)
-                self.assertIn("s.toml", self.refusal("sweep.py", self.folder / "s.toml", status=(2,)))
+                self.assertIn("s.toml", self.error_here("sweep.py", "s.toml"))

@@ -4,10 +4,8 @@ scripts/run_tests.py test/scripts/test_extending.py
 
 import pathlib
 import re
-import subprocess
-import unittest
 
-from testing import ROOT, temporary_folder
+from testing import ROOT, Case, write_files
 
 COMPILE = ("g++", "-std=c++20", "-fsyntax-only", "-fmax-errors=1", "-fopenmp", "-Wall", "-Wno-unknown-pragmas", "-x",
            "c++")
@@ -35,22 +33,16 @@ def with_formula(text, formula):
     return f"{text[:last]}\n{formula}\n{text[last:]}"
 
 
-class ExtendingTest(unittest.TestCase):
+class ExtendingTest(Case):
     def setUp(self):
-        self.folder = temporary_folder(self.addCleanup)
+        super().setUp()
         self.blocks = blocks()
 
     def compile(self, files, unit):
         """Returns the errors of compiling a unit of the tree in which these files differ."""
-        for name, text in files.items():
-            path = self.folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        source = self.folder / unit
-        if unit not in files:
-            source.write_text((ROOT / unit).read_text(encoding="utf-8"))
-        result = subprocess.run([*COMPILE, f"-I{self.folder}", f"-I{ROOT}", "-isystem", ROOT / "cpu/include", source],
-                                capture_output=True, text=True)
+        write_files(self.folder, {unit: (ROOT / unit).read_text() if (ROOT / unit).exists() else "", **files})
+        result = self.call(*COMPILE, f"-I{self.folder}", f"-I{ROOT}", "-isystem", ROOT / "cpu/include", unit,
+                           expect=None)
         return result.stderr if result.returncode else ""
 
     def check_kind(self, kinds, table, unit):
@@ -87,7 +79,3 @@ class ExtendingTest(unittest.TestCase):
         self.assertEqual(self.compile({table: text, str(use): code}, str(use)), "")
         without = text.replace(functions, "")
         self.assertIn("flash_attention_blackwell", self.compile({table: without, str(use): code}, str(use)))
-
-
-if __name__ == "__main__":
-    unittest.main()

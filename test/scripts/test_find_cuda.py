@@ -1,16 +1,12 @@
 """scripts/find_cuda.sh, with imitations of compilers, GPUs and pip's folders."""
 import shlex
 
-from testing import SCRIPTS, Case
+from testing import SCRIPTS, Case, write_program
 
 
 class FindCuda(Case):
     def program(self, path, text):
-        file = self.folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"#!/bin/bash\n{text}\n")
-        file.chmod(0o755)
-        return file
+        return write_program(self.folder / path, f"#!/bin/bash\n{text}\n")
 
     def nvcc(self, release, path="toolkit/bin/nvcc"):
         return self.program(path, f"echo 'Cuda compilation tools, release {release}, V{release}.1'")

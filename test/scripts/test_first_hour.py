@@ -5,7 +5,7 @@ import os
 import types
 
 from first_hour import report, rows, running, speed, stages
-from testing import Case
+from testing import Case, write_program
 
 SMI = """#!/bin/bash
 case "$2" in
@@ -20,8 +20,7 @@ DEVICE = {"name": "NVIDIA H200", "gpu": True, "peak_bf16_flops": 0, "h200_flops"
 class FirstHour(Case):
     def machine(self):
         for name, text in (("nvidia-smi", SMI), ("train_gpt2", PROGRAM)):
-            (self.folder / name).write_text(text)
-            (self.folder / name).chmod(0o755)
+            write_program(self.folder / name, text)
         path = os.environ["PATH"]
         self.addCleanup(os.environ.__setitem__, "PATH", path)
         os.environ["PATH"] = f"{self.folder}:{path}"

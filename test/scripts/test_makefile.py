@@ -9,7 +9,7 @@ import signal
 import time
 import unittest
 
-from testing import ROOT, Case
+from testing import ROOT, Case, temporary_folder, write_program
 
 # Stands for the compiler: notes how many run at once, and makes the object.
 COMPILER = """#!/bin/bash
@@ -42,17 +42,10 @@ class MakeCase(Case):
         super().setUp()
         self.outer = {name: value for name, value in os.environ.items() if not re.match("MAKE|SETUP$", name)}
 
-    def write_program(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-        return path
-
-    def checkout(self, *paths):
+    def checkout(self, *paths, name="checkout"):
         """Makes a folder of links to parts of this one."""
-        here = self.folder / "checkout"
-        here.mkdir()
+        here = self.folder / name
+        here.mkdir(parents=True)
         for path in ("Makefile", "scripts", "CHANGELOG.md", *paths):
             (here / path).symlink_to(ROOT / path)
         return here
@@ -65,8 +58,7 @@ class ContinuousIntegrationTest(MakeCase):
         (here / ".ci").mkdir(parents=True)
         shutil.copy2(ROOT / ".ci/run", here / ".ci/run")
         for name in ("checkout/scripts/setup.sh", "bin/make"):
-            (self.folder / name).parent.mkdir(exist_ok=True)
-            self.write_program(name, f"#!/bin/bash\nexit {1 if name.endswith('setup.sh') else 0}\n")
+            write_program(self.folder / name, f"#!/bin/bash\nexit {1 if name.endswith('setup.sh') else 0}\n")
         for name in ("bash", "dirname", "mkdir", "grep", "tail", "tee"):
             (self.folder / "bin" / name).symlink_to(shutil.which(name))
         result = self.call(here / ".ci/run", "cuda", expect=1, PATH=self.folder / "bin")
@@ -78,7 +70,7 @@ class GoalsTest(MakeCase):
     def test_an_interrupted_make_leaves_no_half_made_object(self):
         # A shell starts commands in the background with SIGINT ignored, which make would inherit.
         self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
-        here, compiler = self.checkout("base"), self.write_program("compiler", SLOW_COMPILER)
+        here, compiler = self.checkout("base"), write_program(self.folder / "compiler", SLOW_COMPILER)
         make = self.start("make", "-C", here, "SETUP=0", "BACKEND=cpu", "JOBS=2", f"CXX={compiler}",
                           "build/cpu/base/hash.cpp.o", "build/cpu/base/text.cpp.o", env=self.outer | {
                               "NOTES": str(self.folder)}, start_new_session=True)
@@ -94,8 +86,8 @@ class GoalsTest(MakeCase):
 
     @unittest.skipUnless(shutil.which("g++"), "needs g++")
     def test_programs_are_built_without_catch2(self):
-        self.write_program("bin/g++", WITHOUT_CATCH2)
-        compiler = self.write_program("compiler", COMPILER)
+        write_program(self.folder / "bin/g++", WITHOUT_CATCH2)
+        compiler = write_program(self.folder / "compiler", COMPILER)
         here = self.checkout(*(path.name for path in ROOT.iterdir() if path.suffix == ".cu" or (
             path.is_dir() and path.name in "base cpu runtime files kernels model optim data options checkpoint "
                                            "generation plan train test gpusim".split())))
@@ -156,15 +148,9 @@ class GoalsTest(MakeCase):
 class JobsTest(MakeCase):
     def most_at_once(self, *words):
         """Returns how many compilers `make WORDS` runs at once for the objects of two folders, and how many in all."""
-        notes = self.folder / f"notes{len(list(self.folder.glob('notes*')))}"
-        notes.mkdir()
-        compiler = notes / "compiler"
-        compiler.write_text(COMPILER)
-        compiler.chmod(0o755)
-        here = notes / "checkout"
-        here.mkdir()
-        for path in ("Makefile", "scripts", "base", "data", "CHANGELOG.md"):
-            (here / path).symlink_to(ROOT / path)
+        notes = temporary_folder(self.addCleanup)
+        compiler = write_program(notes / "compiler", COMPILER)
+        here = self.checkout("base", "data", name=notes / "checkout")
         goals = [f"build/cpu/{path.relative_to(ROOT)}.o" for part in ("base", "data")
                  for path in sorted((ROOT / part).glob("*.cpp"))]
         self.call("make", "-C", here, *words, "SETUP=0", "BACKEND=cpu", f"CXX={compiler}", *goals,

@@ -5,7 +5,7 @@ import csv
 import gzip
 import json
 
-from preparing import PrepareCase, bytes_stream, pa, some_texts, stream, write_lines, write_parquet
+from preparing import PrepareCase, bytes_stream, pa, pq, some_texts, stream, write_lines, write_parquet
 from testing import needs
 
 
@@ -22,11 +22,15 @@ class TestFormats(PrepareCase):
         with open(self.path(name), "w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter=delimiter).writerows([["n", "text"], *enumerate(texts)])
 
-    def test_json_lines_arrow_and_csv_give_the_documents_of_parquet(self):
+    def test_every_kind_of_file_gives_the_same_documents(self):
         texts = [text for text in some_texts(60) if text.strip()] + ['a "quoted" word,\r\na comma', "tab\there"]
         table = pa.table({"n": range(len(texts)), "text": texts})
-        for name in ("a.json", "a.json.gz", "a.json.zst"):
-            write_lines(self.path(name), rows_of(texts))
+        write_parquet(self.path("a.parquet"), texts)
+        pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), self.path("dictionary.parquet"))
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string_view())}), self.path("view.parquet"))
+        for suffix in ("", ".gz", ".zst"):
+            write_lines(self.path(f"a.json{suffix}"), rows_of(texts))
+            write_lines(self.path(f"a.jsonl{suffix}"), rows_of(texts))
         self.write_arrow("a.arrow", table)
         self.write_arrow("stream.arrow", table, pa.ipc.new_stream)
         self.write_arrow("a.feather", table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
@@ -35,9 +39,10 @@ class TestFormats(PrepareCase):
         self.path("a.csv.gz").write_bytes(gzip.compress(self.path("a.csv").read_bytes()))
         for path in sorted(self.folder.iterdir()):
             for unit_bytes in (300, 1 << 20):
-                out = self.path(f"{path.name}-{unit_bytes}")
-                self.make(out, path.name, "--workers", 2, "--unit-bytes", unit_bytes)
-                self.assertEqual(stream(out).tolist(), bytes_stream(texts), path.name)
+                self.assert_documents(f"{path.name}-{unit_bytes}", path.name, texts, "--workers", 2, "--unit-bytes",
+                                      unit_bytes)
+        manifest = self.manifest("a.parquet-300")
+        self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, len(texts)))
 
     def test_bad_rows_of_csv_and_arrow_are_counted(self):
         rows = [b"good", None, b"\xff", b"fine"]
@@ -56,36 +61,32 @@ class TestFormats(PrepareCase):
         write_lines(self.path("a.jsonl"), [json.dumps(row).encode() for row in nested])
         write_lines(self.path("dot.jsonl"), [json.dumps({"meta.deep.body": text}).encode() for text in texts])
         table = pa.Table.from_pylist(nested)
-        pa.parquet.write_table(table, self.path("a.parquet"), row_group_size=1)
+        pq.write_table(table, self.path("a.parquet"), row_group_size=1)
         self.write_arrow("a.arrow", table)
         for name in ("a.jsonl", "dot.jsonl", "a.parquet", "a.arrow"):
-            self.make(f"{name}-out", name, "--text-field", "meta.deep.body")
-            self.assertEqual(stream(self.path(f"{name}-out")).tolist(), bytes_stream(texts), name)
+            self.assert_documents(f"{name}-out", name, texts, "--text-field", "meta.deep.body")
         for name in ("a.parquet", "a.arrow"):
             for field, fault in (("meta", "is struct"), ("meta.deep.n", "does not exist"), ("meta.n", "is int64")):
-                line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--text-field", field, "--out",
-                                  self.path("refused"))
+                line = self.refused(1, name, "--text-field", field)
                 self.assertIn(f"the column '{field}' {fault}", line)
                 self.assertIn("(columns of text: meta.deep.body)", line)
 
     def test_a_missing_column_of_csv_is_named_with_the_others(self):
         self.write_csv("a.csv", ["x"], ",")
-        line = self.fails(1, self.path("a.csv"), "--tokenizer", "bytes", "--text-field", "body", "--out",
-                          self.path("out"))
-        self.assertIn("the column 'body' does not exist; choose one with --text-field (columns of text: n, text)", line)
+        self.assertIn("the column 'body' does not exist; choose one with --text-field (columns of text: n, text)",
+                      self.refused(1, "a.csv", "--text-field", "body"))
 
     def test_files_of_a_folder_that_are_not_read_are_named(self):
         write_parquet(self.path("a.parquet"), ["text"])
         for name in ("README.md", "dataset_info.json", "sub/c.pdf", "d.bin", ".gitattributes"):
             self.path(name).parent.mkdir(exist_ok=True)
             self.path(name).write_text("{}")
-        _, err = self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("out"))
+        _, err = self.make("out", ".")
         self.assertIn("4 files of other kinds not read: README.md, d.bin, dataset_info.json, ...; name files", err)
         self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(["text"]))
         self.path("sub", "only").mkdir()
         self.path("sub", "only", "x.md").write_text("x")
-        self.assertIn("no .parquet, .arrow,", self.fails(2, self.path("sub", "only"), "--tokenizer", "bytes", "--out",
-                                                        self.path("none")))
+        self.assertIn("no .parquet, .arrow,", self.refused(2, "sub/only"))
 
     def test_files_that_stand_for_others_are_refused_with_the_remedy(self):
         self.path("a.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
@@ -99,7 +100,7 @@ class TestFormats(PrepareCase):
                 ("train.bin", "bytes", "nanoGPT's train.bin has no header, so prepare the text"),
                 ("cl100k.tiktoken", "bytes", "has tokens, not text"),
                 ("a.txt", self.path("tokenizer.model"), "is tiktoken's file of ranks")):
-            self.assertIn(remedy, self.fails(2, self.path(name), "--tokenizer", tokenizer, "--out", self.path("out")))
+            self.assertIn(remedy, self.refused(2, name, tokenizer=tokenizer))
 
     @needs("zstandard")
     def test_zst_of_any_window_and_zero_padded_gzip_are_read(self):
@@ -113,8 +114,7 @@ class TestFormats(PrepareCase):
         self.path("a.jsonl.zst").write_bytes(frame + zstandard.compress(lines[1]))  # two frames
         self.path("a.jsonl.gz").write_bytes(gzip.compress(lines[0]) + bytes(512) + gzip.compress(lines[1]) + bytes(100))
         for name in ("a.jsonl.zst", "a.jsonl.gz"):
-            self.make(f"{name}-out", name)
-            self.assertEqual(stream(self.path(f"{name}-out")).tolist(), bytes_stream(texts), name)
+            self.assert_documents(f"{name}-out", name, texts)
 
     @needs("zstandard")
     def test_compressed_files_that_end_early_or_are_damaged_are_named(self):
@@ -129,6 +129,5 @@ class TestFormats(PrepareCase):
             faults = (whole[:-5], whole[:len(whole) // 2], whole[:40] + bytes(20) + whole[60:])
             for i, data in enumerate(faults):
                 self.path(name).write_bytes(data)
-                line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--out", self.path(f"{name}-{i}"))
-                self.assertIn(f"{name}: damaged or not a", line)
+                self.assertIn(f"{name}: damaged or not a", self.refused(1, name, out=f"{name}-{i}"))
 

@@ -1,6 +1,6 @@
 """Inputs and tokenizers of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
 
-Tokens are compared with second implementations: a small byte-pair encoder written here, and the tokenizers library.
+Tokens are compared with those of the tokenizers library.
 """
 
 import collections
@@ -15,9 +15,7 @@ import time
 from unittest import mock
 
 from preparing import (
-    BPE,
     SHAKESPEARE,
-    WIKITEXT,
     PrepareCase,
     bytes_stream,
     contents,
@@ -31,47 +29,15 @@ from preparing import (
     write_parquet,
 )
 from teon_data import documents, pipeline, sources
-from testing import SCRIPTS, needs, read_json
+from testing import BPE, SCRIPTS, needs
+from tokenizer_kinds import byte_level, gemma
 
 
-class SmallBpe:
-    """A slow implementation of GPT-2's byte-pair encoding from its description, independent of prepare.py."""
-
-    def __init__(self):
-        import regex
-        self.words = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
-        self.ids = read_json(BPE / "encoder.json")
-        lines = (BPE / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
-        self.rank = {tuple(line.split(" ")): rank for rank, line in enumerate(lines)}
-        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        hidden = [byte for byte in range(256) if byte not in shown]
-        self.letter = {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
-        self.known = {}
-
-    def word(self, word):
-        if word not in self.known:
-            parts = [self.letter[byte] for byte in word.encode()]
-            while len(parts) > 1:
-                rank, first = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
-                if rank == 1 << 30:
-                    break
-                parts[first:first + 2] = [parts[first] + parts[first + 1]]
-            self.known[word] = [self.ids[part] for part in parts]
-        return self.known[word]
-
-    def encode(self, text):
-        return [token for word in self.words.findall(text) for token in self.word(word)]
-
-
-def byte_bpe(texts, size, **trainer_options):
-    """Trains a byte-level BPE with the tokenizers library."""
+def gpt2():
+    """Returns GPT-2's tokenizer as the tokenizers library makes it; prepare.py's is tiktoken's."""
     import tokenizers
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(BPE / "encoder.json"), str(BPE / "vocab.bpe")))
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    model.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
-        vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), **trainer_options))
     return model
 
 
@@ -93,36 +59,24 @@ def read_token_bytes(path, size, delimiter):
 
 class TestTokenizers(PrepareCase):
 
-    @needs("tiktoken", "regex", data=[SHAKESPEARE, BPE])
+    @needs("tiktoken", "tokenizers", data=[SHAKESPEARE, BPE])
     def test_gpt2_gives_tiny_shakespeare_338025_tokens_equal_to_a_second_implementation(self):
-        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("whole"), "--workers", 1)
-        tokens = stream(self.path("whole"))
+        self.make("out", SHAKESPEARE, "--bpe-dir", BPE, "--workers", 1, tokenizer="gpt2")
+        tokens = stream(self.path("out"))
         self.assertEqual(tokens[0], 50256)
         self.assertEqual(tokens.size - 1, 338025)
-        self.assertEqual(tokens[1:].tolist(), SmallBpe().encode(SHAKESPEARE.read_text(encoding="utf-8")))
+        self.assertEqual(tokens[1:].tolist(), gpt2().encode(SHAKESPEARE.read_text(encoding="utf-8")).ids)
+        self.assertEqual(self.decoded(50257, 50256), SHAKESPEARE.read_bytes())
 
-    @needs("tiktoken", "regex", data=[BPE])
+    @needs("tiktoken", "tokenizers", data=[BPE])
     def test_gpt2_equals_a_second_implementation_on_awkward_text(self):
         texts = some_texts(40) + ["<|endoftext|>", "it's we'll I'D", "a  \n\n b\t\tc \n",
                                   "٣٤ Ⅷ ½ é e\u0301 \u00a0 \u2028x", " ", "\r\n\r\n", "\0\x7f", "🙂" * 50, "x" * 3000]
         write_lines(self.path("a.jsonl"), [json.dumps({"text": text}).encode() for text in texts])
-        self.prepare(self.path("a.jsonl"), "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
-        second = SmallBpe()
+        self.make("out", "a.jsonl", "--bpe-dir", BPE, "--workers", 1, tokenizer="gpt2")
+        second = gpt2()
         self.assertEqual(stream(self.path("out")).tolist(),
-                         [token for text in texts for token in (50256, *second.encode(text))])
-
-    @needs("tiktoken", "tokenizers", data=[*WIKITEXT, BPE])
-    def test_gpt2_equals_the_tokenizers_library_on_wikitext(self):
-        import tokenizers
-        second = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(BPE / "encoder.json"),
-                                                                      str(BPE / "vocab.bpe")))
-        second.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        expected = []
-        for path in WIKITEXT:
-            with open(path, encoding="utf-8", newline="") as file:
-                expected += [50256, *second.encode(file.read()).ids]
-        self.prepare(*WIKITEXT, "--bpe-dir", BPE, "--out", self.path("out"), "--unit-bytes", "50000", "--workers", 2)
-        self.assertEqual(stream(self.path("out")).tolist(), expected)
+                         [token for text in texts for token in (50256, *second.encode(text).ids)])
 
     @needs("tiktoken", data=[SHAKESPEARE, BPE])
     def test_cutting_a_text_file_into_units_does_not_change_its_tokens(self):
@@ -135,32 +89,26 @@ class TestTokenizers(PrepareCase):
         self.path("a.txt").write_bytes(text)
         streams = []
         for unit_bytes in (1 << 20, 5000, 97):
-            self.prepare(self.path("a.txt"), "--bpe-dir", BPE, "--out", self.path(str(unit_bytes)),
-                         "--unit-bytes", unit_bytes, "--workers", 1)
+            self.make(str(unit_bytes), "a.txt", "--bpe-dir", BPE, "--unit-bytes", unit_bytes, "--workers", 1,
+                      tokenizer="gpt2")
             streams.append(stream(self.path(str(unit_bytes))).tolist())
         self.assertEqual(streams.count(streams[0]), len(streams))
-
-    def test_bytes_gives_each_byte_with_delimiter_256(self):
-        texts = some_texts(50)
-        write_parquet(self.path("a.parquet"), texts)
-        self.make("out", "a.parquet", "--workers", 1)
-        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(texts))
-        manifest = self.manifest("out")
-        self.assertEqual((manifest["vocab_size"], manifest["delimiter"], manifest["documents"]), (257, 256, 50))
 
     @needs("tokenizers")
     def test_a_token_may_be_longer_than_255_bytes(self):
         """As in GPT-NeoX-20B's tokenizer, which Pythia and OLMo 1 use. A trained tokenizer has none."""
         import tokenizers
-        self.path("lines.txt").write_text(f"{'=' * 512}\ntext\n" * 200)
-        self.prepare(self.path("lines.txt"), "--tokenizer", "train:300", "--out", self.path("out"))
+        text = f"{'=' * 512}\ntext\n" * 200
+        self.path("lines.txt").write_text(text)
+        self.make("out", "lines.txt", tokenizer="train:300")
         trained = tokenizers.Tokenizer.from_file(str(self.path("out", "tokenizer", "tokenizer.json")))
         self.assertEqual(max(map(len, trained.get_vocab())), 128)  # a merge doubles
-        trained = byte_bpe([f"{'=' * 512}\ntext\n" * 200], 300)
+        trained = byte_level(size=300, texts=[text])
         trained.save(str(self.path("long.json")))
         self.assertEqual(max(map(len, trained.get_vocab())), 512)
-        self.prepare(self.path("lines.txt"), "--tokenizer", self.path("long.json"), "--out", self.path("out2"))
-        self.assertEqual(self.decoded(trained.get_vocab_size(), 0, "out2"), self.path("lines.txt").read_bytes())
+        self.make("out2", "lines.txt", tokenizer=self.path("long.json"))
+        size = trained.get_vocab_size()
+        self.assertEqual(self.decoded(size, size - 1, "out2"), text.encode())
 
     @needs("tokenizers")
     def test_training_a_tokenizer_is_deterministic_and_its_file_gives_the_same_tokens(self):
@@ -168,8 +116,7 @@ class TestTokenizers(PrepareCase):
         texts = some_texts(200)
         write_parquet(self.path("a.parquet"), texts)
         for out, workers in (("one", 1), ("two", 2)):
-            self.prepare(self.path("a.parquet"), "--tokenizer", "train:300", "--out", self.path(out),
-                         "--workers", workers)
+            self.make(out, "a.parquet", "--workers", workers, tokenizer="train:300")
         self.assertEqual(contents(self.path("one")), contents(self.path("two")))
         manifest = self.manifest("one")
         self.assertLessEqual(manifest["vocab_size"], 300)
@@ -187,26 +134,12 @@ class TestTokenizers(PrepareCase):
         model.add_special_tokens(["<s>"])
         model.save(str(self.path("tokenizer.json")))
         write_parquet(self.path("a.parquet"), ["w2 w69999", "w65536 <s> w65535"])
-        self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out"),
-                     "--workers", 1, "--val-tokens", 2, "--lossy")
+        self.make("out", "a.parquet", "--workers", 1, "--val-tokens", 2, "--lossy",
+                  tokenizer=self.path("tokenizer.json"))
         shard = read_shard(self.path("out", "a_train_000001.bin"))
         self.assertEqual(shard.dtype.itemsize, 4)
         self.assertEqual(stream(self.path("out")).tolist(), [70000, 2, 69999, 70000, 65536, 0, 65535])
         self.assertEqual(run("verify", self.path("out"))[0], 0)
-
-    @needs("sentencepiece")
-    def test_a_sentencepiece_model(self):
-        import sentencepiece
-        texts = ["the cat sat on the mat", "a dog </s> and a cat"] * 20
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts), model_prefix=str(self.path("tokenizer")), vocab_size=40, model_type="bpe",
-            byte_fallback=False, hard_vocab_limit=False, minloglevel=2)
-        write_parquet(self.path("a.parquet"), texts)
-        self.prepare(self.path("a.parquet"), "--tokenizer", self.path("tokenizer.model"), "--out", self.path("out"),
-                     "--workers", 1, "--lossy")
-        model = sentencepiece.SentencePieceProcessor(model_file=str(self.path("tokenizer.model")))
-        self.assertEqual(stream(self.path("out")).tolist(),
-                         [token for text in texts for token in (model.bos_id(), *model.encode(text))])
 
     def decoded(self, size, delimiter, out="out"):
         """Decodes all tokens except the first, with tokens.bin only."""
@@ -215,69 +148,37 @@ class TestTokenizers(PrepareCase):
         text = b"".join(table[token] for token in tokens)
         return text[1:] if first_blank and text[:1] == b" " else text
 
-    @needs("tiktoken", data=[SHAKESPEARE, BPE])
-    def test_tokens_bin_decodes_the_shards(self):
-        self.prepare(SHAKESPEARE, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
-        self.assertEqual(self.decoded(50257, 50256), SHAKESPEARE.read_bytes())
-
     @needs("tokenizers")
     def test_tokens_bin_has_blanks_for_added_tokens_that_spell_blanks(self):
         import tokenizers
-        words = ["<bos>", "<unk>", "\u2581\u2581", "\u2581", *"abc"]  # Gemma's form
-        model = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [],
-                                                           unk_token="<unk>"))
-        model.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
-        model.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "),
-                                                      tokenizers.decoders.Fuse()])
-        model.add_special_tokens(["<bos>", "<unk>"])
-        model.add_tokens([tokenizers.AddedToken("\u2581\u2581", normalized=True)])
+        model = gemma()
         model.save(str(self.path("tokenizer.json")))
-        self.path("a.txt").write_text("a  b c")
-        self.prepare(self.path("a.txt"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("out"))
+        self.path("a.txt").write_text("a  t c")
+        self.make("out", "a.txt", tokenizer=self.path("tokenizer.json"))
         self.assertIn(2, stream(self.path("out")))
-        self.assertEqual(self.decoded(len(words), 0), b"a  b c")
+        self.assertEqual(self.decoded(model.get_vocab_size(), 0), b"a  t c")
         model.decoder = tokenizers.decoders.WordPiece()
         model.save(str(self.path("tokenizer.json")))
-        self.assertIn("the decoder WordPiece of this tokenizer.json", self.fails(
-            2, self.path("a.txt"), "--tokenizer", self.path("tokenizer.json"), "--out", self.path("two")))
+        self.assertIn("the decoder WordPiece of this tokenizer.json",
+                      self.refused(2, "a.txt", tokenizer=self.path("tokenizer.json")))
 
 
 class TestInputs(PrepareCase):
 
-    def test_every_kind_of_file_gives_the_same_documents(self):
-        texts = [text for text in some_texts(60) if text.strip()]
-        rows = [json.dumps({"n": 1, "text": text}).encode() for text in texts]
-        write_parquet(self.path("a.parquet"), texts)
-        pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), self.path("dictionary.parquet"))
-        pq.write_table(pa.table({"text": pa.array(texts, pa.string_view())}), self.path("view.parquet"))
-        for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
-            write_lines(self.path(name), rows)
-        for name in ("a.parquet", "dictionary.parquet", "view.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
-            for unit_bytes in (300, 1 << 20):
-                out = self.path(f"{name}-{unit_bytes}")
-                self.make(out, name, "--workers", 2, "--unit-bytes", unit_bytes)
-                self.assertEqual(stream(out).tolist(), bytes_stream(texts), name)
-
     def test_a_txt_file_is_one_document_or_one_per_line(self):
         for name, data in (("1.txt", b"\xef\xbb\xbfone\r\ntwo\n\nthree"), ("2.txt", b""), ("3.txt", b"four\n")):
             self.path(name).write_bytes(data)
-        self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
-        self.assertEqual(stream(self.path("out")).tolist(), bytes_stream(["one\r\ntwo\n\nthree", "four\n"]))
-        self.prepare(self.path("*.txt"), "--tokenizer", "bytes", "--txt-documents", "line", "--out", self.path("lines"),
-                     "--workers", 1, "--unit-bytes", 4)
-        self.assertEqual(stream(self.path("lines")).tolist(), bytes_stream(["one", "two", "three", "four"]))
+        self.assert_documents("out", ".", ["one\r\ntwo\n\nthree", "four\n"], "--workers", 1)
+        self.assert_documents("lines", "*.txt", ["one", "two", "three", "four"], "--txt-documents", "line", "--workers",
+                              1, "--unit-bytes", 4)
 
     def test_other_text_files_are_read_if_they_are_named(self):
         for name, data in (("a.md", b"# one"), ("b.py", b"two"), ("c.tex", b"three"), ("d.html", b"four"),
                            ("e.txt", b"five"), ("f.png", b"six")):
             self.path(name).write_bytes(data)
-        self.prepare(*(self.path(name) for name in ("a.md", "b.py", "c.tex", "d.html")), "--tokenizer", "bytes",
-                     "--out", self.path("named"), "--workers", 1)
-        self.assertEqual(stream(self.path("named")).tolist(), bytes_stream(["# one", "two", "three", "four"]))
-        self.prepare(self.folder, "--tokenizer", "bytes", "--out", self.path("folder"), "--workers", 1)
-        self.assertEqual(stream(self.path("folder")).tolist(), bytes_stream(["five"]))
-        self.assertIn("f.png: unknown kind of file", self.fails(2, self.path("f.png"), "--tokenizer", "bytes", "--out",
-                                                                self.path("o")))
+        self.assert_documents("named", ["a.md", "b.py", "c.tex", "d.html"], ["# one", "two", "three", "four"])
+        self.assert_documents("folder", ".", ["five"])
+        self.assertIn("f.png: unknown kind of file", self.refused(2, "f.png"))
 
     def test_linked_folders_are_entered_once(self):
         for name in ("data/a.txt", "data/below/b.txt", "elsewhere/c.txt"):
@@ -285,9 +186,7 @@ class TestInputs(PrepareCase):
             self.path(name).write_text(name)
         self.path("data", "linked").symlink_to(self.path("elsewhere"))
         self.path("data", "below", "cycle").symlink_to(self.path("data"))
-        self.prepare(self.path("data"), "--tokenizer", "bytes", "--out", self.path("out"), "--workers", 1)
-        self.assertEqual(stream(self.path("out")).tolist(),
-                         bytes_stream(["data/a.txt", "data/below/b.txt", "elsewhere/c.txt"]))
+        self.assert_documents("out", "data", ["data/a.txt", "data/below/b.txt", "elsewhere/c.txt"])
 
     @needs("tokenizers")
     def test_the_text_that_trains_a_tokenizer_is_named_by_its_size(self):
@@ -295,9 +194,7 @@ class TestInputs(PrepareCase):
         for flags, notice in (((), "training a tokenizer on the input's 12,000 bytes"),
                               (("--train-bytes", 5000),
                                "training a tokenizer on at most the first 5,000 bytes of the input's text")):
-            done = self.run_script("prepare.py", self.path("a.txt"), "--tokenizer", "train:300", *flags, "--out",
-                                   self.path(f"out{len(flags)}"), "--workers", 1)
-            self.assertIn(notice, done.stderr)
+            self.assertIn(notice, self.make(f"out{len(flags)}", "a.txt", *flags, tokenizer="train:300")[1])
 
     def test_units_partition_lines_for_every_unit_size(self):
         draw = random.Random(3)
@@ -324,10 +221,8 @@ class TestInputs(PrepareCase):
                                            b'{"text": 7}', b'[1]', b'{"text": "cut',
                                            b'{"text": "\xff"}', b'{"text": "\\ud800"}', b'', b'  ', b'{"text": ""}'])
         self.path("c.txt").write_bytes(b"four\n\xff\nfive")
-        _, err = self.prepare(self.path("a.parquet"), self.path("b.jsonl"), self.path("c.txt"), "--tokenizer", "bytes",
-                              "--out", self.path("out"), "--workers", 2)
-        self.assertEqual(stream(self.path("out")).tolist(),
-                         bytes_stream([*good, "one", "two", "three", "", "four\nfive"]))
+        self.assert_documents("out", ["a.parquet", "b.jsonl", "c.txt"],
+                              [*good, "one", "two", "three", "", "four\nfive"], "--workers", 2)
         self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
         self.assertEqual(self.manifest("out")["bad_rows"],
                          {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1, "NUL bytes": 0,
@@ -342,18 +237,16 @@ class TestInputs(PrepareCase):
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
             if data:
                 self.path(name).write_bytes(data)
-            out = self.path("out-" + name)
-            line = self.fails(1, self.path(name), "--tokenizer", "bytes", "--out", out)
+            line = self.refused(1, name, out="out-" + name)
             for part in (str(self.path(name)), "more bad rows than good ones", cure):
                 self.assertIn(part, line)
         # The advice works, in the same folder.
         self.make("out-b.jsonl", "b.jsonl", "--text-field", "body")
         self.path("a.txt").write_text(latin.decode("latin-1"), encoding="utf-8")
-        self.make("out-a.txt", "a.txt")
-        self.assertEqual(stream(self.path("out-a.txt")).tolist(), bytes_stream([latin.decode("latin-1")]))
+        self.assert_documents("out-a.txt", "a.txt", [latin.decode("latin-1")])
         # A file of bad rows beside many good rows is only counted.
         write_lines(self.path("0.jsonl"), [b'{"text": "x"}'] * 4)
-        self.prepare(self.path("0.jsonl"), self.path("b.jsonl"), "--tokenizer", "bytes", "--out", self.path("mixed"))
+        self.make("mixed", ["0.jsonl", "b.jsonl"])
         self.assertEqual(self.manifest("mixed")["bad_rows"]["null"], 3)
 
     def test_a_damaged_file_is_named_and_finished_work_is_kept(self):
@@ -374,9 +267,8 @@ class TestInputs(PrepareCase):
             bad = self.path(f"2.{kind}")
             bad.write_bytes(data)
             out = self.path(f"{kind}-{damage}")
-            arguments = [self.path("1.parquet"), bad, "--tokenizer", "bytes", "--out", out, "--shard-tokens", 5000]
-            line = self.fails(1, *arguments)
-            self.assertIn(str(bad), line)
+            arguments = self.command(["1.parquet", bad], "--shard-tokens", 5000, out=out)
+            self.assertIn(str(bad), self.fails(1, *arguments))
             self.assertFalse(out.joinpath("manifest.json").exists())
             bad.write_bytes(self.path(f"good.{kind}").read_bytes())
             _, err = self.prepare(*arguments)  # the repaired file continues the run
@@ -386,8 +278,7 @@ class TestInputs(PrepareCase):
     def test_a_file_that_changed_during_preparation_is_refused(self):
         write_parquet(self.path("a.parquet"), some_texts(60))
         self.path("z.parquet").write_bytes(b"damaged")
-        arguments = [self.path("a.parquet"), self.path("z.parquet"), "--tokenizer", "bytes", "--out", self.path("out"),
-                     "--shard-tokens", 3000, "--unit-bytes", 100]
+        arguments = self.command(["a.parquet", "z.parquet"], "--shard-tokens", 3000, "--unit-bytes", 100)
         self.fails(1, *arguments)
         write_parquet(self.path("a.parquet"), some_texts(60, seed=2))
         self.assertIn("a.parquet has changed", self.fails(1, *arguments))
@@ -396,7 +287,7 @@ class TestInputs(PrepareCase):
         (self.path("d")).mkdir()
         for name in "ab":
             self.path("d", f"{name}.txt").write_text(f"text of {name}\n" * 20)
-        arguments = [self.path("d"), "--tokenizer", "bytes", "--out", self.path("out")]
+        arguments = self.command("d")
         self.prepare(*arguments)
         before = contents(self.path("out"))
         self.path("d", "b.txt").touch()
@@ -421,17 +312,15 @@ class TestInputs(PrepareCase):
             return scan(path)
 
         with mock.patch("os.scandir", scandir):
-            self.assertIn("d/below: Permission denied", self.fails(1, self.path("d"), "--tokenizer", "bytes", "--out",
-                                                                   self.path("out")))
+            self.assertIn("d/below: Permission denied", self.refused(1, "d"))
 
     def test_input_without_text_fails_with_the_reason(self):
         write_parquet(self.path("a.parquet"), [None, None])
-        self.assertIn("null 2", self.fails(1, self.path("a.parquet"), "--tokenizer", "bytes", "--out", self.path("o")))
+        self.assertIn("null 2", self.refused(1, "a.parquet"))
         pq.write_table(pa.table({"body": ["x"], "text": [1]}), self.path("b.parquet"))
-        command = [self.path("b.parquet"), "--tokenizer", "bytes", "--out", self.path("p")]
         self.assertIn("is int64, not text; choose one with --text-field (columns of text: body)",
-                      self.fails(1, *command))
-        self.prepare(*command, "--text-field", "body")
+                      self.refused(1, "b.parquet", out="p"))
+        self.make("p", "b.parquet", "--text-field", "body")
 
 
 class TestHub(PrepareCase):

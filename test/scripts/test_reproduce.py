@@ -8,11 +8,10 @@ import pathlib
 import random
 import re
 import shutil
-import sys
 import tempfile
 from unittest import mock
 
-from testing import ROOT, SCRIPTS, Case, missing, needs, temporary_folder, write_run
+from testing import ROOT, Case, end_by_skipped_updates, missing, needs, temporary_folder, write_run
 
 from experiments import Fault, paper, paper_figures, paper_runs, paper_tables, report, tables
 
@@ -70,13 +69,13 @@ class ReproduceTest(Case):
         text = "".join(rng.choice("abcdefgh ,.\n") for _ in range(40000))
         (cls.folder / "text.txt").write_text(text)
 
-    def command(self, *words):
-        return [sys.executable, SCRIPTS / "reproduce.py", *words, "--experiments", self.folder, "--out",
-                self.folder / "runs", "--datasets", self.folder / "data", "--text", self.folder / "text.txt",
-                "--report", self.folder / "page.md"]
+    COMMON = ("--experiments", ".", "--out", "runs", "--datasets", "data", "--text", "text.txt", "--report", "page.md")
 
     def reproduce(self, *words):
-        return self.call(*self.command(*words)).stdout
+        return self.run_here("reproduce.py", *self.COMMON, *words).stdout
+
+    def refused(self, *words, expect=2):
+        return self.error_here("reproduce.py", *self.COMMON, *words, expect=expect)
 
     def load(self, out=None, experiments=None, scale="tiny", results=""):
         """Returns the Runs of a scale and the tables."""
@@ -87,53 +86,54 @@ class ReproduceTest(Case):
 
     @needs("numpy", "pyarrow", "tqdm", "matplotlib")
     def test_a_table_is_run_once_and_shown(self):
+        top = self.folder / "runs/tiny"
+
+        def times():
+            return {f: f.stat().st_mtime_ns for f in top.glob("a/*/metrics.jsonl")}
+
         self.reproduce("run", "one")
-        made = sorted(self.folder.glob("runs/tiny/a/*"))
+        made, before = set(top.glob("a/*")), times()
         # AdamW's grid, for the rate of parameters that are not matrices; the grids and second seeds of Muon and Teon.
-        self.assertGreaterEqual(len(made), 2 + 4 + 2)
-        times = {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")}
-        again = self.reproduce("run", "one")
-        self.assertEqual(times, {f: f.stat().st_mtime_ns for f in self.folder.glob("runs/tiny/a/*/metrics.jsonl")})
-        self.assertRegex(again, r"Teon .* 27\.00 +-10\.0%")
+        self.assertGreaterEqual(len(before), 2 + 4 + 2)
+        self.assertRegex(self.reproduce("run", "one"), r"Teon .* 27\.00 +-10\.0%")
+        self.assertEqual(times(), before)
 
         # The other table shares Muon's cells.
         self.reproduce("run", "two_controls")
-        new = [f for f in self.folder.glob("runs/tiny/a/*") if f not in made]
+        new = set(top.glob("a/*")) - made
         self.assertTrue(new and all("teon-mode_2" in f.name for f in new), new)
 
         # The results file suffices. Cells of another engine, or with other options, are named.
-        results = self.folder / "runs" / "tiny" / "results.jsonl"
-        lines = results.read_text().splitlines()
+        results, before = top / "results.jsonl", times()
+        lines = results.read_text().splitlines(keepends=True)
         at = next(i for i, line in enumerate(lines) if re.match(r'{"cell":"a/optimizer_teon-lr\S*seed_2"', line))
-        self.assertRegex(json.loads(lines[at])["engine"], "^[0-9a-f]{12}$")
+        record, without = json.loads(lines[at]), lines[:at] + lines[at + 1:]
+        self.assertRegex(record["engine"], "^[0-9a-f]{12}$")
         for change, said in (({"engine": "0123456789ab"}, "0123456789ab"), ({"options": {"seed": 3}}, "other options")):
-            changed = json.dumps(json.loads(lines[at]) | change)
-            results.write_text("\n".join([*lines[:at], changed, *lines[at + 1:]]) + "\n")
+            results.write_text("".join(without) + json.dumps(record | change) + "\n")
             self.assertIn(said, self.reproduce("table", "one"))
-        results.write_text("\n".join(lines) + "\n")
-        shutil.move(self.folder / "runs" / "tiny" / "a", self.folder / "gone")
-        whole = self.reproduce("run", "one")
-        self.assertNotIn("a/optimizer", whole)
-        self.assertFalse((self.folder / "runs" / "tiny" / "a").exists())
-        self.assertNotRegex(whole, "other bits|other options")
+        results.write_text("".join(lines))
+        shutil.move(top / "a", self.folder / "gone")
+        self.assertNotRegex(self.reproduce("run", "one"), "a/optimizer|other bits|other options")
+        self.assertFalse((top / "a").exists())
         # A finished cell that is not yet in the results file is not trained again.
-        shutil.move(self.folder / "gone", self.folder / "runs" / "tiny" / "a")
-        results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
+        shutil.move(self.folder / "gone", top / "a")
+        results.write_text("".join(without))
         self.reproduce("run", "one")
-        self.assertEqual(times, {f: f.stat().st_mtime_ns for f in times})
-        self.assertEqual(sorted(results.read_text().splitlines()), sorted(lines))
+        self.assertEqual(times(), before)
+        self.assertEqual(sorted(results.read_text().splitlines(keepends=True)), sorted(lines))
         # A cell of another engine is named if it has finished, and starts again if it has not.
-        cell = self.folder / "runs" / "tiny" / json.loads(lines[at])["cell"]
+        cell = top / record["cell"]
         begun = pathlib.Path(f"{cell}.json")
         other = json.dumps(json.loads(begun.read_text()) | {"engine": "0123456789ab"})
-        for whole in (True, False):
+        for is_finished in (True, False):
             begun.write_text(other)
-            if not whole:
+            if not is_finished:
                 shutil.rmtree(cell / "step_00000010")
                 metrics = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
                 (cell / "metrics.jsonl").write_text("".join(metrics[:2]))
-            results.write_text("\n".join(lines[:at] + lines[at + 1:]) + "\n")
-            self.assertEqual("0123456789ab" in self.reproduce("run", "one"), whole)
+            results.write_text("".join(without))
+            self.assertEqual("0123456789ab" in self.reproduce("run", "one"), is_finished)
         self.assertEqual([json.loads(line)["evals"] for line in sorted(results.read_text().splitlines())],
                          [json.loads(line)["evals"] for line in sorted(lines)])
 
@@ -154,7 +154,7 @@ class ReproduceTest(Case):
         self.assertEqual(paper_tables.render(measured, state).count(paper_tables.NOT_RUN), 2)
         self.assertEqual({answer for *_, answer in paper_tables.verdict(measured)}, {paper_tables.NOT_RUN})
         if missing("matplotlib"):
-            self.error_of(*self.command("report"))
+            self.refused("report")
         else:
             for name in paper_figures.FIGURES:
                 self.assertIsNone(paper_figures.draw(name, measured, self.folder / "pictures"), name)
@@ -162,7 +162,7 @@ class ReproduceTest(Case):
     def test_a_run_of_another_process_is_not_removed(self):
         state, (table, *_) = self.load()
         model = state.scale.models["a"]
-        cell = paper.cell_of("train_gpt2", model, table.flags_of(table.row("Muon"), model), 0.02, 0.004, 7)
+        cell = table.method(table.row("Muon"), model, 0.004).cell(0.02, 7)
         folder = pathlib.Path(state.out, cell.name)
         folder.mkdir(parents=True)
         self.addCleanup(shutil.rmtree, folder)
@@ -177,14 +177,11 @@ class ReproduceTest(Case):
     def run_cell(command, flags, folder):
         """Replaces the engine: Teon diverges at every rate, and Muon at its initial rate of 0.02. At AdamW's lower
         rate, 0.002, the disk is full."""
-        path = write_run(pathlib.Path(folder), flags["optimizer"], int(flags["seed"]), config={"device": {"name": "x"}},
-                         **{"max-skipped": 2}) / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True)
+        run = write_run(pathlib.Path(folder), flags["optimizer"], int(flags["seed"]), config={"device": {"name": "x"}})
         if flags["optimizer"] == "teon" or flags["lr"] == "0.02":
-            event = {"kind": "event", "event": "update_skipped", "reason": "-"}
-            path.write_text("".join(lines[:2]) + "".join(json.dumps(event | {"step": step}) + "\n" for step in (1, 2)))
+            end_by_skipped_updates(run)
         elif flags["lr"] == "0.002":
-            path.write_text("".join(lines[:2]))
+            (run / "metrics.jsonl").write_text("")
         else:
             return 0
         return 1
@@ -255,7 +252,7 @@ class ReproduceTest(Case):
         bad = self.folder / "bad.jsonl"
         for text in ("{", "[]", '{"cell":"a"}'):
             bad.write_text(text + "\n")
-            self.assertIn("bad.jsonl:1: not a result", self.error_of(*self.command("list", "--results", bad)))
+            self.assertIn("bad.jsonl:1: not a result", self.refused("list", "--results", bad))
         bad.write_text("{")  # its writing was interrupted: the cell counts as not run
         self.assertIn("0 of 2 rows", self.reproduce("list", "--results", bad))
 
@@ -265,18 +262,19 @@ class ReproduceTest(Case):
         state, (table, *_) = self.load()
         model, state.results = state.scale.models["a"], {}
 
-        def finish(flags, rate, seed, loss):
-            name = paper.cell_of("train_gpt2", model, flags, rate, 0.004, seed).name
+        def finish(method, rate, seed, loss):
+            name = method.cell(rate, seed).name
             state.results[name] = paper_runs.Result(name, "", {"seed": seed}, "", "", 1, 1, 0.5,
                                               [[i, loss] for i in range(1, 11)], [[10, loss]], [])
 
         for factor in state.scale.grid:
             for name, losses in (("Muon", muon), ("Teon", teon)):
                 for seed, loss in enumerate(losses, 1):
-                    flags = table.flags_of(table.row(name), model)
-                    finish(flags, model.rates["muon"] * factor, seed, loss + (factor != 1))
+                    method = table.method(table.row(name), model, 0.004)
+                    finish(method, model.rates["muon"] * factor, seed, loss + (factor != 1))
             # Sets the rate of the parameters that are not matrices.
-            finish({"optimizer": "adamw"}, model.rates["adamw"] * factor, 1, 3.0 + (factor != 1))
+            adamw = paper.Method("train_gpt2", model, {"optimizer": "adamw"})
+            finish(adamw, model.rates["adamw"] * factor, 1, 3.0 + (factor != 1))
         return paper_tables.measure(dataclasses.replace(table, **changes), state), state
 
     def axes_of(self, name, measured):
@@ -370,21 +368,20 @@ class ReproduceTest(Case):
                             (["run", "elsewhere"], "at scale tiny; it has some at other"),
                             (["all", "--estimate", "--tflops", "0"], "--tflops: '0' is not a number from"),
                             (["all", "--estimate", "--tflops", "nan"], "--tflops: 'nan' is not a number from")):
-            self.assertIn(part, self.error_of(*self.command(*words)))
-        self.assertIn(f"{self.folder}: Is a directory",
-                      self.error_of(*self.command("list", "--results", self.folder), expect=1))
+            self.assertIn(part, self.refused(*words))
+        self.assertIn(f"{self.folder}: Is a directory", self.refused("list", "--results", self.folder, expect=1))
         bad = self.folder / "[bad]"
         bad.mkdir()
         (bad / "scales.toml").write_text(SCALES)
         self.assertIn("[bad]: no table has a model at scale tiny",
-                      self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
+                      self.refused("list", "--experiments", bad))
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
         self.assertIn("clam: not known; claim: missing",
-                      self.run_script("reproduce.py", "list", "--experiments", bad, expect=2).stderr)
+                      self.refused("list", "--experiments", bad))
 
     @needs("matplotlib")
     def test_training_is_compared_with_the_muon_of_the_default_orthogonalizer(self):
-        done = self.run_script("reproduce.py", "figure", "gpt", "training", "--results",
+        done = self.run_here("reproduce.py", "figure", "gpt", "training", "--results",
                                ROOT / "experiments/tiny_results.jsonl", "--out", self.folder)  # the first Muon is You's
         self.assertEqual(done.stdout, f"{self.folder}/tiny/figures/gpt-training.png\n")
 

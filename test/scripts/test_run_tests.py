@@ -4,7 +4,7 @@ import sys
 import time
 
 import run_tests
-from testing import Case
+from testing import Case, write_program
 
 # Stands for a program that uses Catch2. What a test case does is its name's last word.
 PROGRAM = """#!{python}
@@ -34,10 +34,7 @@ NAMES = ["kernels/a: one", "kernels/a: a kernel hangs", "kernels/a: two", "kerne
 class Faults(Case):
     def setUp(self):
         super().setUp()
-        self.program = self.folder / "cuda" / "tests"
-        self.program.parent.mkdir()
-        self.program.write_text(PROGRAM.format(python=sys.executable, names=NAMES))
-        self.program.chmod(0o755)
+        self.program = write_program(self.folder / "cuda" / "tests", PROGRAM.format(python=sys.executable, names=NAMES))
 
     def test_a_hang_an_error_that_stays_and_a_crash_lose_no_other_test(self):
         result = self.run_script("run_tests.py", self.program, "--timeout", 2, expect=1)

@@ -8,19 +8,17 @@ import re
 import sys
 
 import ptxas_report
-from testing import ROOT, SCRIPTS, Case, write_run
+from testing import ROOT, SCRIPTS, Case, write_files, write_program, write_run
 
 
 class ScriptsTest(Case):
     def setUp(self):
         super().setUp()
-        (self.folder / "scripts").mkdir()
-        (self.folder / "scripts" / "use_venv.py").write_text((ROOT / "scripts" / "use_venv.py").read_text())
+        write_files(self.folder / "scripts", {
+            "use_venv.py": (SCRIPTS / "use_venv.py").read_text(),
+            "script.py": "if __name__ == '__main__':\n    import use_venv\nimport sys\nprint('here', *sys.argv[1:])\n"})
         self.script = self.folder / "scripts" / "script.py"
-        self.script.write_text("if __name__ == '__main__':\n    import use_venv\n"
-                               "import sys\nprint('here', *sys.argv[1:])\n")
         self.python = self.folder / ".venv" / "bin" / "python"
-        self.python.parent.mkdir(parents=True)
 
     def run_python(self, *words):
         environment = {k: v for k, v in os.environ.items() if k != "TEON_VENV"}
@@ -30,8 +28,7 @@ class ScriptsTest(Case):
 
     def test_a_script_restarts_in_the_venv(self):
         self.assertEqual(self.run_python(self.script, "a b"), "here a b\n")  # there is no .venv
-        self.python.write_text('#!/bin/sh\necho venv "$@"\n')
-        self.python.chmod(0o755)
+        write_program(self.python, '#!/bin/sh\necho venv "$@"\n')
         self.assertEqual(self.run_python("-u", self.script, "a b"), f"venv -u {self.script} a b\n")
         self.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # its Python seems to be another one
         self.assertEqual(self.run_python(self.script, "a b"), "here a b\n")
@@ -39,8 +36,7 @@ class ScriptsTest(Case):
         self.assertEqual(self.run_python(self.script), "here\n")
 
     def test_an_imported_script_does_not_restart(self):
-        self.python.write_text("#!/bin/sh\necho venv\n")
-        self.python.chmod(0o755)
+        write_program(self.python, "#!/bin/sh\necho venv\n")
         program = (f"import runpy, sys; sys.argv = ['{self.script}']; sys.path.insert(0, '{self.script.parent}'); "
                    f"runpy.run_path('{self.script}', run_name='__main__')")
         self.assertEqual(self.run_python("-c", program), "here\n")
@@ -80,12 +76,10 @@ class PtxasReportTest(Case):
 
 class RunTestsTest(Case):
     def test_a_file_in_which_no_test_ran_has_failed(self):
-        (self.folder / "test_good.py").write_text("import unittest\nclass A(unittest.TestCase):\n"
-                                                  "    def test_a(self): pass\n")
-        (self.folder / "test_empty.py").write_text("")
-        (self.folder / "test_bad.py").write_text("import unittest\nclass A(unittest.TestCase):\n"
-                                                 "    @classmethod\n    def setUpClass(cls): raise ValueError('why')\n"
-                                                 "    def test_a(self): pass\n")
+        test, begin = "    def test_a(self): pass\n", "import unittest\nclass A(unittest.TestCase):\n"
+        write_files(self.folder, {
+            "test_good.py": begin + test, "test_empty.py": "",
+            "test_bad.py": f"{begin}    @classmethod\n    def setUpClass(cls): raise ValueError('why')\n{test}"})
         for name, said in (("missing", "no such file"), ("empty", "no test in it"), ("bad", "why")):
             done = self.run_script("run_tests.py", "test_good.py", f"test_{name}.py", expect=1)
             self.assertRegex(done.stdout, f"FAILED: test_{name}.py.*{said}\n(.*\n)*1 passed, 1 failed, 0 skipped\n$")
@@ -102,22 +96,17 @@ elif "--input-file" in sys.argv:
     open(os.environ["TEON_TEST_LOG"], "w").write(f"started\\tbase/x: one\\n{{outcome}}\\tbase/x: one\\t0.1\\n")
 """
 
-    def program(self, name, text):
-        (self.folder / name).write_text(text)
-        (self.folder / name).chmod(0o755)
-        return f"./{name}"
-
     def test_a_program_that_cannot_run_has_failed(self):
-        good = self.program("good", self.PROGRAM)
-        broken = self.program("broken", "#!/bin/sh\nexit 127\n")
+        good = write_program(self.folder / "good", self.PROGRAM)
+        broken = write_program(self.folder / "broken", "#!/bin/sh\nexit 127\n")
         for programs in ([broken], [good, broken]):
             done = self.run_script("run_tests.py", *programs, "--only", "base/", expect=1)
-            self.assertIn("FAILED: ./broken: lists no test case", done.stdout)
+            self.assertIn(f"FAILED: {broken}: lists no test case", done.stdout)
         self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
 
     def test_two_programs_with_the_same_test_cases_both_run(self):
-        done = self.run_script("run_tests.py", self.program("bad", self.PROGRAM), self.program("good", self.PROGRAM),
-                               expect=1)
+        programs = [write_program(self.folder / name, self.PROGRAM) for name in ("bad", "good")]
+        done = self.run_script("run_tests.py", *programs, expect=1)
         self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
 
 

@@ -1,4 +1,4 @@
-"""teon_torch against the engine: the same updates from the same gradients in random settings, and whole models.
+"""teon_torch against the engine: the same updates from the same gradients in random settings.
 scripts/run_tests.py test/scripts/test_teon_torch_engine.py"""
 import math
 import random
@@ -14,7 +14,7 @@ if torch:
 
 TOKENS = [(7 * i * i + i // 5) % 64 for i in range(2000)]
 RUN = ("--data . --shuffle off --seq-len 16 --batch-tokens 128 --micro-batch 8 --vocab-size 64 --optimizer teon "
-       "--lr .02 --adamw-lr 1e-3 --schedule constant --warmup-ratio 0 --grad-clip 0 --dtype float --eval-tokens 128")
+       "--lr .02 --schedule constant --warmup-ratio 0 --grad-clip 0 --dtype float --eval-tokens 128")
 # The engine's names of a layer's matrices, by the words of transformers' names.
 ROLES = {"c_attn": ["attn.q", "attn.k", "attn.v"], "attn.c_proj": ["attn.o"], "c_fc": ["mlp.up"],
          "mlp.c_proj": ["mlp.down"], "q_proj": ["attn.q"], "k_proj": ["attn.k"], "v_proj": ["attn.v"],
@@ -23,22 +23,15 @@ LAYERS, STEPS = 3, 3
 BOUND = 2e-4  # of the distance that a matrix has moved
 
 
-def decoder(kind, config, **sizes):
-    # 45 rows are padded to 48 by the engine.
-    defaults = dict(vocab_size=64, bos_token_id=0, eos_token_id=0, pad_token_id=None, hidden_size=32,
-                    intermediate_size=45, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
-                    max_position_embeddings=16)
-    return kind(config(**defaults | sizes))
-
-
 def build(name):
     if name == "gpt2":
         return gpt2(layers=LAYERS)
-    if name == "llama":
-        return decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig)
-    if name == "olmo2":
-        return decoder(transformers.Olmo2ForCausalLM, transformers.Olmo2Config)
-    return decoder(transformers.Qwen3ForCausalLM, transformers.Qwen3Config, head_dim=8)
+    # 45 rows are padded to 48 by the engine.
+    sizes = dict(vocab_size=64, bos_token_id=0, eos_token_id=0, pad_token_id=None, hidden_size=32, intermediate_size=45,
+                 num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+    model = {"llama": "Llama", "olmo2": "Olmo2", "qwen3": "Qwen3"}[name]
+    config = getattr(transformers, f"{model}Config")(**sizes, **{"head_dim": 8} if name == "qwen3" else {})
+    return getattr(transformers, f"{model}ForCausalLM")(config)
 
 
 def random_setting(rng):
@@ -69,11 +62,9 @@ def random_setting(rng):
 def aol_of_square_unfolding(slices, mode):
     """Returns O_k by docs/optimizers.md: rows of the paper's matricization (outputs, inputs or slices) are divided by
     the roots of their sums of |Z Z^T|, then four steps of Jordan's polynomial. slices: (K, m, n), in float64."""
-    K, m, n = slices.shape
-    rows = {1: [[x for k in range(K) for x in slices[k, i]] for i in range(m)],
-            2: [[x for k in range(K) for x in slices[k, :, j]] for j in range(n)],
-            3: [list(slices[k].flatten()) for k in range(K)]}[mode]
-    z = torch.tensor(rows, dtype=torch.float64)
+    order = {1: (1, 0, 2), 2: (2, 0, 1), 3: (0, 1, 2)}[mode]
+    rows = slices.permute(order)
+    z = rows.flatten(1)
     assert z.shape[0] == z.shape[1]
     z = z / z.norm()
     z = z / (z @ z.T).abs().sum(1, keepdim=True).sqrt()
@@ -81,13 +72,7 @@ def aol_of_square_unfolding(slices, mode):
     for _ in range(4):
         r = z @ z.T
         z = a * z + (b * r + c * r @ r) @ z
-    result = torch.empty_like(slices)
-    for k in range(K):
-        for i in range(m):
-            for j in range(n):
-                result[k, i, j] = {1: lambda k, i, j: z[i, k * n + j], 2: lambda k, i, j: z[j, k * m + i],
-                                   3: lambda k, i, j: z[k, i * n + j]}[mode](k, i, j)
-    return result
+    return z.view(rows.shape).permute([order.index(i) for i in range(3)])
 
 
 @needs("torch")
@@ -147,7 +132,7 @@ class EngineTest(Case):
         # by 2^-24 each; Newton-Schulz multiplies small singular values, and their rounding, by up to 440, and gradients
         # of later steps come from weights that differ by as much. Measured: 9e-5 for svd, 5e-5 for the others.
         torch.manual_seed(1)
-        models = {name: build(name) for name in ("gpt2", "llama", "qwen3")}
+        models = {name: build(name) for name in ("gpt2", "llama", "qwen3", "olmo2")}
         start = {name: {key: p.detach().clone() for key, p in model.named_parameters()}
                  for name, model in models.items()}
         for seed in range(40):
@@ -201,35 +186,3 @@ class EngineTest(Case):
                 with torch.no_grad():
                     matrices[key].copy_(expected[key])
             weights = expected
-
-    def test_models_train_as_in_the_engine(self):
-        # Compares losses and every matrix over four steps of the whole model, both in float. (The gradient of K's bias
-        # is only rounding.) Measured: 7e-5 of the distance. A wrong size factor, stack or orientation gives over 0.1.
-        torch.manual_seed(1)
-        for name in ("gpt2", "llama", "qwen3", "olmo2"):
-            model = build(name)
-            with self.subTest(name):
-                done = self.engine_run(name, model, f"{name}-run", "--steps", 4)
-                wanted = self.weights(f"{name}-run", 4)
-                losses = [float(x) for x in re.findall(r"step \S+ \| loss (\S+)", done.stdout)]
-                self.assertEqual(len(losses), 4)
-                self.compare_training(name, model, losses, wanted)
-
-    def compare_training(self, name, model, losses, wanted):
-        start = {key: p.detach().clone() for key, p in model.named_parameters()}
-        hidden, others = teon_torch.stacks_of(model)
-        optimizers = [teon_torch.Teon(hidden, lr=.02),
-                      torch.optim.AdamW(others, lr=1e-3, betas=(.9, .95), weight_decay=.1)]
-        for step, loss in enumerate(losses):
-            windows = torch.tensor(TOKENS)[128 * step + 16 * torch.arange(8)[:, None] + torch.arange(17)]
-            logits = model(windows[:, :-1]).logits
-            found = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-            self.assertAlmostEqual(found.item(), loss, delta=2e-4, msg=f"{name}, step {step}")
-            model.zero_grad()
-            found.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-        for key, p in model.named_parameters():
-            if p.ndim == 2 and key in wanted:
-                error = ((p - wanted[key]).norm() / (p - start[key]).norm()).item()
-                self.assertTrue(error <= 3e-4, f"{name}: {key}: {error:.2g} of the distance")

@@ -83,11 +83,10 @@ class ModelsTest(Case):
 
     @needs("torch", "safetensors", "transformers")
     def test_llama_qwen3_and_olmo2(self):
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-                     num_key_value_heads=2, vocab_size=64, bos_token_id=0, eos_token_id=0)
+        sizes = SIZES | {"num_hidden_layers": 3, "pad_token_id": None}
         for model in (transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)),
                       transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8)),
-                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, pad_token_id=None))):
+                      transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes))):
             hidden, rest = teon_torch.stacks_of(model, k=3)
             self.assert_split(model, hidden, rest)
             self.assertEqual({g["role"].split(".")[-2]: g["k"] for g in hidden},
@@ -293,31 +292,28 @@ class ModelsTest(Case):
             fully_shard(layers[i], mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
-    @needs("torch", "safetensors", "transformers")
-    def test_lora_goes_to_adamw(self):
-        class Adapted(torch.nn.Module):  # as peft does
-            def __init__(self, base_layer, m, n, rank=8):
-                super().__init__()
-                self.base_layer = base_layer
-                self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(n, rank, bias=False)})
-                self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(rank, m, bias=False)})
-
-        model = gpt2()
-        for block in model.transformer.h:
-            block.attn.c_attn = Adapted(block.attn.c_attn, 96, 32)
+    @needs("torch", "safetensors", "transformers", "peft")
+    def test_lora_goes_to_adamw_and_frozen_matrices_stay(self):
+        import peft
+        model = peft.get_peft_model(gpt2(), peft.LoraConfig(target_modules=["c_attn"], r=2, fan_in_fan_out=True))
         for options in ({}, {"adamw": ["lora_A"]}, {"adamw": ["lora_B"]}):
             hidden, rest = teon_torch.stacks_of(model, **options)
             self.assert_split(model, hidden, rest)
             self.assertEqual([(g["role"], g["k"], g["parts"], g["transposed"]) for g in hidden][0],
-                             ("transformer.h.*.attn.c_attn.base_layer.weight", 2, 3, True))
+                             ("base_model.model.transformer.h.*.attn.c_attn.base_layer.weight", 2, 3, True))
             self.assertEqual(len(hidden), 4)
             self.assertEqual(len(rest[0]["params"]), 2 + 2 * 4)  # embeddings and each layer's factors
+        batch = torch.arange(32).view(2, 16)
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer = teon_torch.Teon(hidden)
+        optimizer.step()
+        self.assertFalse(optimizer.state)
 
     @needs("torch", "safetensors", "transformers")
     def test_joined_row_blocks(self):
         torch.manual_seed(1)
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
-                     bos_token_id=0, eos_token_id=0, pad_token_id=0)
+        sizes = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+
         def phi3(**options):
             return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **options))
 
@@ -351,11 +347,9 @@ class ModelsTest(Case):
 
     @needs("torch", "safetensors", "transformers")
     def test_qkv_interleaved_by_head_is_not_split(self):
-        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64,
-                     bos_token_id=0, eos_token_id=0)
         bigcode = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, bos_token_id=0, eos_token_id=0)
         for word, model in (
-                ("query_key_value", transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**sizes))),
+                ("query_key_value", transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**SIZES))),
                 ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(
                     **bigcode, multi_query=False))),
                 ("c_attn", transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**bigcode))),

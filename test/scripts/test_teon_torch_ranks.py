@@ -109,10 +109,6 @@ class RanksTest(Case):
     def test_training_loops(self):
         self.run_ranks("training_loop", 2, MODELS_WORKER)
 
-    @needs("torch", "transformers", "peft")
-    def test_lora(self):
-        self.run_ranks("lora", 2, MODELS_WORKER)
-
     @needs("torch")
     def test_gradients_that_are_placed_otherwise(self):
         self.run_ranks("gradients", 3, MODELS_WORKER)

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 import numpy as np
 import testing
-from preparing import BPE, PrepareCase, read_shard, run, stream, write_lines
+from preparing import PrepareCase, read_shard, run, stream, write_lines
 from teon_data import source_bytes
-from testing import BUILD, SCRIPTS, needs, read_json
+from testing import BPE, BUILD, SCRIPTS, needs, read_json
 from tokenizer_kinds import TEXTS, WORDS, byte_level, hard_texts, kinds, save, unigram
 
 

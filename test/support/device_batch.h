@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "runtime/device.h"
+#include "test/support/transfer.h"
 
 namespace teon::test {
 
@@ -31,23 +31,22 @@ public:
         }
         batch_.B = B;
         batch_.T = T;
-        batch_.tokens = put(tokens, stream);
-        batch_.targets = put(targets, stream);
-        batch_.positions = put(positions, stream);
-        batch_.token_order = put(order_of(tokens), stream);
-        batch_.position_order = put(order_of(positions), stream);
-        if (!doc_start.empty()) batch_.doc_start = put(doc_start, stream);
+        batch_.tokens = on_device(tokens, stream);
+        batch_.targets = on_device(targets, stream);
+        batch_.positions = on_device(positions, stream);
+        batch_.token_order = on_device(order_of(tokens), stream);
+        batch_.position_order = on_device(order_of(positions), stream);
+        if (!doc_start.empty()) batch_.doc_start = on_device(doc_start, stream);
         std::vector<int> number(sizeof first_sample / sizeof(int));
         std::memcpy(number.data(), &first_sample, sizeof first_sample);
-        batch_.first_sample = reinterpret_cast<const int64_t*>(put(number, stream));
+        batch_.first_sample = reinterpret_cast<const int64_t*>(on_device(number, stream));
     }
     const Batch& operator*() const { return batch_; }
 
 private:
-    const int* put(const std::vector<int>& values, const Stream& stream) {
-        memory_.emplace_back(static_cast<int64_t>(values.size()));
-        upload(memory_.back().data(), values.data(), memory_.back().size(), stream);
-        stream.synchronize();
+    const int* on_device(const std::vector<int>& values, const Stream& stream) {
+        memory_.emplace_back(std::ssize(values));
+        put(memory_.back().data(), values, stream);
         return memory_.back().data();
     }
     std::vector<Buffer<int>> memory_;

@@ -1,4 +1,4 @@
-/* Preloaded into a program (LD_PRELOAD), makes one of its file operations fail. For test/programs/test_resume.py.
+/* Preloaded into a program (LD_PRELOAD), makes one of its file operations fail. For test/programs/test_interrupted.py.
  *
  *   FAIL_UNDER=FOLDER   count operations on files in this folder
  *   FAIL_AT=N           the N-th counted operation fails, from 0; -1 (default): none

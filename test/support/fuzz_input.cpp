@@ -1,7 +1,6 @@
 // Damaged files and random command lines. Each is either accepted, or refused by an Error of one line that names the
 // file or a word of the command line. Any other exception, a crash or a hang fails the test.
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 
 #include "data/tokenizer.h"
@@ -13,6 +12,7 @@
 #include "test/support/fuzz.h"
 #include "test/support/json.h"
 #include "test/support/temp_dir.h"
+#include "test/support/token_table.h"
 
 using namespace teon;
 using namespace teon::test;
@@ -80,14 +80,9 @@ TEST_CASE("data/tokenizer: a damaged tokens.bin is refused by name, or decodes (
     Fuzz fuzz(2);
     constexpr const char* kBytes[] = {"\1a", "\xff", "\2ab"};
     for (const int32_t version : {2, 3}) {
-        std::string tokens(1024, '\0');
-        const int32_t header[] = {20240328, version, 257, 256, 1};
-        std::memcpy(tokens.data(), header, sizeof header);
-        for (int token = 0; token < 257 && version == 3; ++token)
-            tokens += std::string(1, token < 256) + std::string(3, '\0');
-        for (int byte = 0; byte < 256; ++byte)
-            tokens += (version == 2 ? "\1" : "") + std::string(1, static_cast<char>(byte));
-        if (version == 2) tokens += '\0';
+        std::vector<std::string> texts = single_bytes();
+        texts.emplace_back();  // the delimiter
+        const std::string tokens = token_table(version, texts, 256, true);
         write_file(folder / "tokens.bin", tokens);
         REQUIRE(refusal(use).empty());
         int accepted = 0;

@@ -10,6 +10,7 @@
 #include "model/families.h"
 #include "test/support/compare.h"
 #include "test/support/device_batch.h"
+#include "test/support/transfer.h"
 #include "test/support/whole_params.h"
 
 namespace teon::test {
@@ -41,16 +42,10 @@ struct ModelRunner {
     }
     std::vector<float> gradients() { return all(gradients_of(model->params())); }
     std::vector<float> masters() { return all(masters_of(model->params())); }
-    std::vector<float> all(const float* from) {
-        std::vector<float> values(static_cast<size_t>(model->table().size()));
-        download(values.data(), from, model->table().size(), context.stream);
-        context.stream.synchronize();
-        return values;
-    }
+    std::vector<float> all(const float* from) { return fetch(from, model->table().size(), context.stream); }
     void set_masters(const std::vector<float>& w) {
-        upload(masters_of(model->params()), w.data(), model->table().size(), context.stream);
+        put(masters_of(model->params()), w, context.stream);
         round_masters(model->params(), context.stream);
-        context.stream.synchronize();
     }
 };
 

@@ -38,6 +38,12 @@ inline RunPlan make_plan(const ModelFamily& family, const Options& options, bool
     return plan;
 }
 
+// A plan of these flags, without data.
+inline RunPlan planned(const std::string& flags, const ModelFamily& family = kGpt2, int64_t gib = 80, int ranks = 1,
+                       bool is_gpu = true) {
+    return make_plan(family, *parse(words("--plan-only " + flags), family), is_gpu, gib << 30, ranks);
+}
+
 // Returns the program's error message for these flags on a GPU of 80 GiB, "" if they are valid.
 inline std::string complaint(const std::vector<std::string>& flags, const ModelFamily& family = kGpt2) {
     return error_of<UsageError>([&] {

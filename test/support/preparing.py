@@ -11,7 +11,7 @@ import random
 import struct
 import unittest
 
-from testing import ROOT, Case, missing, read_json
+from testing import DATA, Case, missing, read_json
 
 if absent := missing("numpy", "pyarrow", "tqdm"):
     raise unittest.SkipTest(f"needs {', '.join(absent)}")
@@ -21,10 +21,7 @@ import prepare
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-DATA = ROOT.parent / "shared" / "data"
-BPE = DATA / "gpt2_bpe"
 SHAKESPEARE = DATA / "text" / "tinyshakespeare.txt"
-WIKITEXT = [DATA / "text" / name for name in ("wikitext2_test.txt", "wikitext2_valid.txt")]
 
 
 def run(*arguments):
@@ -99,9 +96,21 @@ class PrepareCase(Case):
         self.assertEqual(found, status, err)
         return out, err
 
-    def make(self, out, source, *flags):
-        """Prepares files of the test's folder, with one token per byte."""
-        return self.prepare(self.path(source), "--tokenizer", "bytes", "--out", self.path(out), *flags)
+    def command(self, source, *flags, out="out", tokenizer="bytes"):
+        """Returns the arguments to prepare a file of the test's folder, or a list of them."""
+        sources = source if isinstance(source, list) else [source]
+        return [*map(self.path, sources), "--tokenizer", tokenizer, "--out", self.path(out), *flags]
+
+    def make(self, out, source, *flags, **how):
+        return self.prepare(*self.command(source, *flags, out=out, **how))
+
+    def assert_documents(self, out, source, texts, *flags):
+        """Prepares files with one token per byte, and compares the documents."""
+        self.make(out, source, *flags)
+        self.assertEqual(stream(self.path(out)).tolist(), bytes_stream(texts), (source, *flags))
+
+    def refused(self, status, source, *flags, **how):
+        return self.fails(status, *self.command(source, *flags, **{"out": "refused", **how}))
 
     def fails(self, status, *arguments):
         """Runs prepare.py, which must end with this exit status and one line; returns the line."""

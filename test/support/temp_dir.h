@@ -10,7 +10,7 @@
 #include <iterator>
 #include <string>
 
-#include "base/check.h"
+#include "test/support/catch.h"
 
 namespace teon::test {
 
@@ -53,6 +53,13 @@ private:
     uid_t user_;
     mode_t mode_;
 };
+
+// Returns the message of the E that the call throws while the path is unreadable.
+template <typename E = Error, typename F>
+std::string error_of_unreadable(const std::string& path, F&& call) {
+    const Unreadable denied(path);
+    return error_of<E>(call);
+}
 
 inline void write_file(const std::string& path, const std::string& bytes) {
     std::ofstream out(path, std::ios::binary);

@@ -3,18 +3,22 @@
 scripts/run_tests.py puts this folder on Python's path:  import testing
 """
 
+import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
@@ -23,6 +27,8 @@ BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
 SCRIPTS = ROOT / "scripts"
+DATA = ROOT.parent / "shared" / "data"  # texts that are not part of this repository
+BPE = DATA / "gpt2_bpe"
 sys.path.insert(0, str(SCRIPTS))
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
 
@@ -112,8 +118,35 @@ class Case(unittest.TestCase):
     def run_program(self, *flags, program="train_gpt2", **how):
         return self.call(BUILD / program, *flags, **how)
 
+    def evaluate(self, *flags, **how):
+        """Returns the figures that --eval-only prints."""
+        return json.loads(self.run_program("--eval-only", *flags, **how).stdout.splitlines()[-1])
+
     def run_script(self, name, *words, **how):
         return self.call(sys.executable, SCRIPTS / name, *words, **how)
+
+    def run_here(self, name, *words, expect=0):
+        """Runs a script in this process, twenty times as fast as in its own."""
+        output, errors, status = io.StringIO(), io.StringIO(), 0
+        command = [str(SCRIPTS / name), *map(str, words)]
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(output), \
+                contextlib.redirect_stderr(errors):
+            try:
+                runpy.run_path(command[0], run_name="__main__")
+            except SystemExit as end:
+                status = end.code or 0
+        done = subprocess.CompletedProcess(command, status, output.getvalue(), errors.getvalue())
+        if expect is not None:
+            self.assertEqual(status, expect, done.stdout[-4000:] + done.stderr[-4000:])
+        return done
+
+    def error_here(self, name, *words, expect=2):
+        """Returns the one line on standard error with which a script refuses to run in this process."""
+        error = self.run_here(name, *words, expect=expect).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        return error
 
     def error_of(self, *command, expect=2, **how):
         """Returns the one line on standard error with which a program refuses to run."""
@@ -167,6 +200,12 @@ class RunCase(Case):
     def checkpoints(self, out):
         return sorted(path.name for path in (self.folder / out).glob("step_*"))
 
+    def cut(self, out, step):
+        """Removes the checkpoints of a run after this step, as if it had been killed before it saved them."""
+        for name in self.checkpoints(out):
+            if int(name[5:13]) > step:
+                shutil.rmtree(self.folder / out / name)
+
     def assert_same_checkpoint(self, a, b, step, files=STATE):
         """Compares files by their hashes; of a file of tensors that differs, names the tensors."""
         for file in files:
@@ -193,6 +232,21 @@ def failing_files(folder):
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, ROOT / "test/support/failing_files.c", "-ldl"],
                    check=True)
     return library
+
+
+def write_files(folder, files):
+    """Writes {path below the folder: text}."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def write_program(path, text):
+    """Writes an executable script and returns its path."""
+    write_files(path.parent, {path.name: text})
+    path.chmod(0o755)
+    return path
 
 
 def read_json(path):
@@ -262,7 +316,7 @@ RUN_STEPS = 20  # steps of the runs of write_run()
 def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), data=None, config=None, evals=None,
               **options):
     """Writes a finished run for scripts to read. `config` and `evals`: additions to config.json and to evaluations."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     data = data or {"train": [{"path": "a/t_train_000000.bin", "tokens": 100}],
                     "val": [{"path": "a/t_val_000000.bin", "tokens": 10}]}
     options = {"optimizer": optimizer, "lr": 0.01, **options}
@@ -283,3 +337,12 @@ def write_run(folder, optimizer="adamw", seed=1, losses=(4.0, 3.0, 2.5, 2.2), da
                           "norm_ratio": 1.2})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def end_by_skipped_updates(run):
+    """Ends a run of write_run() after its second step, as the engine does because of --max-skipped 2."""
+    log, config = run / "metrics.jsonl", read_json(run / "config.json")
+    change_json(run / "config.json", options=config["options"] | {"max-skipped": 2})
+    event = {"kind": "event", "event": "update_skipped", "reason": "-"}
+    log.write_text("".join([*log.read_text().splitlines(keepends=True)[:2],
+                            *(json.dumps(event | {"step": step}) + "\n" for step in (1, 2))]))

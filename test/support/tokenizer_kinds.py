@@ -4,6 +4,7 @@ import json
 import random
 
 TEXTS = 500
+# Of Meta's tokenizer.py.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace("{1,3}", "")
@@ -30,21 +31,22 @@ def corpus():
     return [" ".join(draw.choices(plain, k=30)) for _ in range(400)]
 
 
-def byte_level(pattern=None, size=600, special=("<|endoftext|>",), added=(), ignore_merges=False, prefix=False):
+def byte_level(pattern=None, size=600, special=("<|endoftext|>",), added=(), ignore_merges=False, prefix=False,
+               texts=None):
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     model = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=pattern is None)
     model.pre_tokenizer = level if pattern is None else pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(part), "isolated") for part in pattern] + [level])
     model.decoder = decoders.ByteLevel()
-    model.train_from_iterator(corpus(), trainers.BpeTrainer(
+    model.train_from_iterator(texts or corpus(), trainers.BpeTrainer(
         vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     model.add_special_tokens(list(special))
     model.add_tokens([AddedToken(text, normalized=False) for text in added])
     return model
 
 
-def metaspace_bpe(prepend="first"):
+def metaspace_bpe():
     """Llama 2's form in tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, normalizers, trainers
     letters = sorted(set("".join(corpus())) | {"\u2581"})[:200]

@@ -8,6 +8,7 @@
 #include "test/support/catch.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
@@ -169,16 +170,13 @@ public:
                           const std::function<void(int)>&) override {
         std::vector<float> loss(static_cast<size_t>(batch.B * batch.T), 2.0f);
         std::vector<float> gradient(64);
-        std::vector<float> before(64);
         for (size_t i = 0; i < 64; ++i)
             gradient[i] = std::sin(static_cast<float>(i) + 0.1f * static_cast<float>(call_));
         if (plant) plant(call_, loss[1], gradient[5]);
-        download(before.data(), gradients_of(*params_), 64, stream_);
-        stream_.synchronize();
-        for (size_t i = 0; i < 64; ++i) before[i] = (accumulate ? before[i] : 0.0f) + grad_scale * gradient[i];
-        upload(gradients_of(*params_), before.data(), 64, stream_);
-        upload(losses, loss.data(), std::ssize(loss), stream_);
-        stream_.synchronize();
+        const std::vector<float> before = fetch(gradients_of(*params_), 64, stream_);
+        for (size_t i = 0; i < 64; ++i) gradient[i] = (accumulate ? before[i] : 0.0f) + grad_scale * gradient[i];
+        put(gradients_of(*params_), gradient, stream_);
+        put(losses, loss, stream_);
         ++call_;
     }
     void forward(float*, const Batch&) override { throw Error("not for this test"); }
@@ -198,12 +196,8 @@ struct TrainedSteps {
 TrainedSteps train(int steps, Method method, float skip_spikes, std::function<void(int64_t, float&, float&)> plant) {
     TempDir folder;
     write_shard(folder / "a_train_000000.bin", std::vector<uint32_t>(4000, 1));
-    LoaderOptions l;
-    l.B = kB;
-    l.T = kT;
-    l.vocab_size = 2;
     Context context;
-    Loader loader(open_shards(folder.path(), "train"), l);
+    Loader loader(open_shards(folder.path(), "train"), {.B = kB, .T = kT, .vocab_size = 2});
     PlantedModel model(context.stream);
     model.plant = std::move(plant);
     TrainerOptions o;
@@ -224,14 +218,11 @@ TrainedSteps train(int steps, Method method, float skip_spikes, std::function<vo
         if (auto m = trainer.step()) result.metrics.push_back(*m);
         result.metrics.push_back(*trainer.finish());
         result.control.push_back(trainer.control());
-        std::vector<float> all;
-        auto add = [&](const float* from, int64_t n) {
-            all.resize(all.size() + static_cast<size_t>(n));
-            download(all.data() + all.size() - n, from, n, context.stream);
-            context.stream.synchronize();
-        };
-        add(masters_of(model.params()), 64);
-        for (const StateTensor& t : optimizer.state()) add(t.data, int64_t{t.rows} * t.cols);
+        std::vector<float> all = fetch(masters_of(model.params()), 64, context.stream);
+        for (const StateTensor& t : optimizer.state()) {
+            const std::vector<float> state = fetch(t.data, t.size(), context.stream);
+            all.insert(all.end(), state.begin(), state.end());
+        }
         result.weights.push_back(std::move(all));
     }
     return result;

@@ -9,6 +9,7 @@
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/write_shard.h"
 #include "train/trainer.h"
 
@@ -41,14 +42,10 @@ int64_t planned_bytes(const RunPlan& plan) {
 std::vector<float> of_all_ranks(double value_of_rank, Context& ctx) {
     Buffer<float> mine(1);
     Buffer<float> all(ctx.comm->size());
-    const auto value = static_cast<float>(value_of_rank);
-    upload(mine.data(), &value, 1, ctx.stream);
+    put(mine.data(), std::vector{static_cast<float>(value_of_rank)}, ctx.stream);
     ctx.comm->all_gather(all.data(), mine.data(), 1, DType::f32, ctx.stream);
     ctx.comm->join(ctx.stream);
-    std::vector<float> values(static_cast<size_t>(ctx.comm->size()));
-    download(values.data(), all.data(), all.size(), ctx.stream);
-    ctx.stream.synchronize();
-    return values;
+    return fetch(all, ctx.stream);
 }
 
 // Trains with two micro-batches per step. Checks that memory is within 1% of the plan, and traffic as predicted.
@@ -75,13 +72,8 @@ void check(const char* sharding) {
         std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, rank));
         Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
         model->params().initialize(1, ctx.stream);
-        LoaderOptions l;
-        l.B = plan.run.B;
-        l.T = plan.run.T;
-        l.vocab_size = plan.config.V;
-        l.rank = rank;
-        l.ranks = ranks;
-        Loader loader(open_shards(folder.path(), "train"), l);
+        Loader loader(open_shards(folder.path(), "train"),
+                      {.B = plan.run.B, .T = plan.run.T, .vocab_size = plan.config.V, .rank = rank, .ranks = ranks});
         TrainerOptions o;
         o.steps = 10;
         o.micro_steps = plan.micro_steps;

@@ -2,16 +2,14 @@
 // batches or one step old, so that the device never runs dry. The whole step can be captured as a graph.
 #include <cmath>
 
-#include "kernels/reduce.h"
-#include "kernels/step_control.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "runtime/profiler.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/compare.h"
-#include "test/support/device_batch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/transfer.h"
 #include "test/support/whole_params.h"
 #include "test/support/write_shard.h"
 #include "train/evaluation.h"
@@ -47,43 +45,6 @@ OptimizerOptions optimizer_options(Method method) {
     return o;
 }
 
-std::vector<float> read(const float* from, int64_t n, const Stream& stream) {
-    std::vector<float> values(static_cast<size_t>(n));
-    download(values.data(), from, n, stream);
-    stream.synchronize();
-    return values;
-}
-
-// Forward, backward and update on a batch at fixed addresses.
-struct Step {
-    Context context;
-    std::unique_ptr<Model> model;
-    Optimizer optimizer;
-    std::vector<int> tokens = random_ints(kB * kT, 1, kV), targets = random_ints(kB * kT, 2, kV);
-    DeviceBatch batch{tokens, targets, kB, kT, context.stream};
-    Buffer<float> losses{kB * kT}, sums{2};
-    Buffer<StepControl> control{1};
-    Buffer<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes())};
-
-    Step(bool llama, Method method)
-        : model(make_decoder(small_config(llama), {kB, kT}, context)),
-          optimizer(model->params(), optimizer_options(method), context) {
-        model->params().initialize(1, context.stream);
-        zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), context.stream);
-        context.stream.synchronize();
-    }
-    void queue() {
-        ParamStore& params = model->params();
-        model->forward_backward(losses.data(), *batch, 1.0f / (kB * kT), false);
-        reduce_sum(sums.data(), scratch.data(), losses.data(), losses.size(), false, context.stream);
-        reduce_sum_squares(sums.data() + 1, scratch.data(), gradients_of(params), params.table().size(), false,
-                           context.stream);
-        step_control(control.data(), sums.data() + 1, sums.data(), 1.0f, 1.0f, 0.0f, 0.9f, 0.95f, context.stream);
-        optimizer.step(params, control.data(), context);
-    }
-    std::vector<float> weights() { return read(masters_of(model->params()), model->table().size(), context.stream); }
-};
-
 // A run of a dozen steps on random tokens.
 struct Training {
     Context context;
@@ -105,7 +66,7 @@ struct Training {
         model->params().initialize(1, context.stream);
     }
 
-    std::vector<float> weights() { return read(masters_of(model->params()), model->table().size(), context.stream); }
+    std::vector<float> weights() { return fetch(masters_of(model->params()), model->table().size(), context.stream); }
 
     // Another loader of the same batches.
     Loader same_data() const { return Loader(open_shards(folder.path(), "train"), loader_options()); }
@@ -117,13 +78,7 @@ private:
         write_shard(folder / "a_train_000000.bin", tokens);
         return Loader(open_shards(folder.path(), "train"), loader_options());
     }
-    static LoaderOptions loader_options() {
-        LoaderOptions l;
-        l.B = kB;
-        l.T = kT;
-        l.vocab_size = kV;
-        return l;
-    }
+    static LoaderOptions loader_options() { return {.B = kB, .T = kT, .vocab_size = kV}; }
     static TrainerOptions trainer_options(Method method, bool graphs, Ortho ortho, bool ahead) {
         TrainerOptions o;
         o.steps = 12;
@@ -142,10 +97,8 @@ double sum_of_losses(Training& t, const Batch& batch) {
     const int rows = batch.B * batch.T;
     Buffer<float> on_device(int64_t{rows} * kV);
     t.model->logits(on_device.data(), batch, 0, rows);
-    const std::vector<float> logits = read(on_device.data(), on_device.size(), t.context.stream);
-    std::vector<int> targets(rows);
-    download(targets.data(), batch.targets, rows, t.context.stream);
-    t.context.stream.synchronize();
+    const std::vector<float> logits = fetch(on_device, t.context.stream);
+    const std::vector<int> targets = fetch(batch.targets, rows, t.context.stream);
     double sum = 0;
     for (int row = 0; row < rows; ++row) {
         const float* x = logits.data() + int64_t{row} * kV;
@@ -278,22 +231,4 @@ TEST_CASE("train/trainer: a step that is profiled is queued, with graphs too") {
     REQUIRE(counters()->launches > launches + 5);
     REQUIRE(profiler.result().rows.size() > 5);
     t.trainer.finish();
-}
-
-TEST_CASE("train/trainer: a captured step gives the bits of a queued one at every launch of its graph") {
-    for (const Method method : {Method::adamw, Method::teon})
-        for (const bool llama : {false, true}) {
-            Step queued(llama, method);
-            Step captured(llama, method);
-            queued.queue();
-            const Stream& stream = captured.context.stream;
-            const Graph graph(stream, [&] { captured.queue(); });
-            const std::vector<float> before = captured.weights();
-            graph.launch(stream);
-            REQUIRE(same_bits(captured.weights(), queued.weights()));
-            REQUIRE(!same_bits(captured.weights(), before));
-            graph.launch(stream);
-            queued.queue();
-            REQUIRE(same_bits(captured.weights(), queued.weights()));
-        }
 }

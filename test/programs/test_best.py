@@ -1,0 +1,107 @@
+"""--keep-best and --patience:  scripts/run_tests.py test/programs/test_best.py"""
+
+import os
+import random
+import shutil
+import time
+
+from resuming import ResumeCase
+from testing import MODELLED, STATE, write_shards
+
+
+class BestTest(ResumeCase):
+    def best(self, out):
+        return os.readlink(self.folder / out / "best")
+
+    def lowest(self, out):
+        """Returns (step, loss) of a run's lowest validation loss: the first, if several are equal."""
+        return min(((m["step"], m["val_loss"]) for m in self.metrics(out, "eval")), key=lambda pair: pair[1])
+
+    OVERFITS = ["--eval-every", 5, "--lr", "1e-2", "--eval-tokens", 190, "--batch-tokens", 256]
+
+    def overfit(self):
+        """Makes the training data so few that the validation loss soon rises: all tokens are random."""
+        rng = random.Random(2)
+        write_shards(self.data, *([rng.randrange(64) for _ in range(count)] for count in (300, 200)))
+
+    def test_the_checkpoint_with_the_lowest_validation_loss_is_kept(self):
+        self.overfit()
+        self.train("all", *self.OVERFITS, "--checkpoint-every", 5)
+        step, _ = self.lowest("all")
+        self.assertLess(step, 40)
+        name = f"step_{step:08}"
+        result = self.train("best", *self.OVERFITS, "--keep-best")
+        self.assertEqual((self.checkpoints("best"), self.best("best")), ([name, "step_00000040"], name))
+        self.assertIn(" | lowest so far", result.stdout)
+        self.assert_same_checkpoint("all", "best", step, [*STATE, "config.json"])
+        # A checkpoint that is due is saved before the evaluation shows that it is the best.
+        self.train("last", *self.OVERFITS, "--keep-best", "--checkpoint-every", 5, "--keep-last", 1)
+        self.assertEqual((self.checkpoints("last"), self.best("last")), ([name, "step_00000040"], name))
+        self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next), of the lowest "
+                      "validation loss\n", self.train("plan", "--keep-best", "--plan-only").stdout)
+
+    def test_patience_ends_a_run_and_a_resumed_run_ends_at_the_same_step(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--patience", 3, "--keep-best"]
+        result = self.train("whole", *flags, steps=400)
+        step, loss = self.lowest("whole")
+        end = step + 15
+        message = (f"--patience 3: 3 evaluations without a lower validation loss than {loss:.4f} of step {step}")
+        self.assertIn(f"stopped by {message} after step {end}; continue with --resume and a larger --patience, or 0\n",
+                      result.stdout)
+        self.assertEqual([(e["step"], e["reason"]) for e in self.events("whole", "out_of_patience")], [(end, message)])
+        self.assertEqual(self.checkpoints("whole"), [f"step_{s:08}" for s in (step, end)])
+        # A resumed run that has run out of patience does not train.
+        again = self.train("whole", "--resume", shape={}, steps=400)
+        self.assertIn(f"stopped by {message} after step {end};", again.stdout)
+        self.assertEqual(len(self.events("whole", "out_of_patience")), 1)
+        self.assertEqual(len(self.losses("whole")), end)
+        # With more patience it goes on.
+        shutil.copytree(self.folder / "whole", self.folder / "more", symlinks=True)
+        self.train("more", "--resume", "--patience", 5, shape={}, steps=400)
+        self.assertEqual(len(self.losses("more")), self.lowest("more")[0] + 25)
+
+    def test_killed_at_any_moment_a_run_keeps_its_best_checkpoint_and_its_patience(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--patience", 12, "--keep-best", "--checkpoint-every", 4, "--keep-last", 2,
+                 "--dropout", 0.1]
+        begin = time.monotonic()
+        self.train("whole", *flags, steps=400)
+        duration = time.monotonic() - begin
+        end = self.lowest("whole")[0] + 60
+        rng = random.Random(7)
+        for _ in range(1 if MODELLED else 4):
+            self.kill_until_it_ends("killed", *flags, kills=3, steps=400, duration=duration, rng=rng)
+            self.assert_same_run("whole", "killed", end)
+            self.assertEqual(self.best("killed"), self.best("whole"))
+            self.assert_same_checkpoint("whole", "killed", self.lowest("whole")[0])
+            self.remove("killed")
+
+    def test_a_best_checkpoint_that_a_killed_run_did_not_mark_is_marked(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--keep-best", "--checkpoint-every", 5]
+        self.train("a", *flags)
+        step, _ = self.lowest("a")
+        self.cut("a", step)  # killed after the best evaluation
+        (self.folder / "a" / "best").unlink()
+        self.train("a", *flags, "--resume")
+        self.assertEqual(self.best("a"), f"step_{step:08}")
+
+    def test_other_validation_data_begin_with_no_best_loss(self):
+        self.overfit()
+        self.train("a", *self.OVERFITS, "--patience", 100, "--checkpoint-every", 20)
+        shutil.rmtree(self.checkpoint("a", 40))
+        flags = [flag if flag != 190 else 64 for flag in self.OVERFITS]
+        result = self.train("a", *flags, "--patience", 1, "--resume")
+        self.assertIn("validation_changed", result.stdout)
+        first = next(m for m in self.metrics("a", "eval") if m["step"] > 20)
+        self.assertIn(f"than {first['val_loss']:.4f} of step 25 after step 30", result.stdout)
+
+    def test_the_lowest_loss_needs_validation_data_and_evaluations(self):
+        train = next(self.data.glob("*_train_*"))
+        self.assertEqual(self.refused("a", "--keep-best", data=train),
+                         "train_gpt2: error: --keep-best: there are no validation data; give --val-data\n")
+        self.assertEqual(self.refused("a", "--patience", 3, data=train),
+                         "train_gpt2: error: --patience 3: there are no validation data; give --val-data\n")
+        self.assertEqual(self.refused("a", "--patience", 3, "--eval-every", 0),
+                         "train_gpt2: error: --patience 3: needs evaluations; give --eval-every N\n")
