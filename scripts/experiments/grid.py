@@ -32,23 +32,23 @@ class Grid:
     def folder(self, cell):
         return cells.folder_of(self.out, cell)
 
-    def check(self, new):
+    def check(self, new_cells):
         """Refuses cells that share a folder, and cells that ran with other flags."""
-        folders = collections.Counter(map(self.folder, new))
+        folders = collections.Counter(map(self.folder, new_cells))
         for folder, count in folders.items():
             if count > 1:
                 raise Fault(f"{folder}: the folder of more than one cell; give each value, seed and cell once")
-        for folder, cell in zip(folders, new):
+        for folder, cell in zip(folders, new_cells):
             if change := cells.stale(folder, cells.record_of(self.command, cell)):
                 raise Fault(f"{folder} is a run with other flags ({change}); use the same flags, remove the folder or "
                             f"choose another --out")
 
-    def run(self, new):
+    def run(self, new_cells):
         """Runs those of the new cells that are not finished."""
-        self.check(new)
-        self.cells += new
+        self.check(new_cells)
+        self.cells += new_cells
         self.waiting = []
-        for cell in new:
+        for cell in new_cells:
             if (state := cells.state_of(self.folder(cell))) == "to run":
                 self.waiting.append(cell)
             else:
@@ -145,14 +145,14 @@ class Grid:
                 flags = {k: v for k, v in cell.items() if k not in (RATE, "seed")}
                 losses = grids.setdefault(frozenset(flags.items()), (flags, {}))[1]
                 losses.setdefault(float(cell[RATE]), []).append(cells.loss_of(self.folder(cell)))
-        new, lines = [], []
+        new_cells, lines = [], []
         for flags, losses in grids.values():
             means = {rate: None if None in seen else statistics.fmean(seen) for rate, seen in losses.items()}
             if (rate := cells.next_rate(means)) is not None:
                 lines.append(f"{cells.name_of(flags) or 'the grid'}: the best rate, {min(means, key=means.get):g}, is "
                              f"an end of the grid; {rate:g} follows")
-                new += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
-        return new, lines
+                new_cells += [flags | {RATE: f"{rate:g}", "seed": str(seed)} for seed in seeds]
+        return new_cells, lines
 
 
 def environments(jobs):

@@ -85,11 +85,29 @@ class Table:
         """The table's models that exist at this scale."""
         return [scale.models[m] for m in self.models if m in scale.models]
 
-    def flags_of(self, row, model):
-        """Returns a method's flags without those that its optimizer lacks and the engine's defaults."""
+    def method(self, row, model, adamw_rate):
+        """Returns a row's Method, without the flags that its optimizer lacks and without the engine's defaults."""
         flags = self.flags | row.flags | row.model_flags.get(model.name, {})
         other = {"adamw": ("teon-", "ortho", "ns-steps"), "teon": ()}.get(flags["optimizer"], ("teon-",))
-        return {k: v for k, v in sorted(flags.items()) if not k.startswith(other) and DEFAULTS.get(k) != v}
+        flags = {k: v for k, v in sorted(flags.items()) if not k.startswith(other) and DEFAULTS.get(k) != v}
+        return Method(self.program, model, flags, adamw_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """What runs for a model at several rates."""
+    program: str
+    model: Model
+    flags: dict
+    adamw_rate: float = None  # beside Muon and Teon; None: not known yet
+
+    @property
+    def optimizer(self):
+        return self.flags["optimizer"]
+
+    def cell(self, rate, seed):
+        beside = {} if self.optimizer == "adamw" else {"adamw-lr": self.adamw_rate}
+        return Cell(self.program, self.model, self.flags | {"lr": rate} | beside | {"seed": seed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,16 +121,6 @@ class Cell:
     def name(self):
         """The run's folder below that of the scale."""
         return folder_of(self.model.name, {k: as_flag_value(v) for k, v in self.flags.items()})
-
-    def options(self):
-        """All flags of the run except paths."""
-        return self.model.flags | self.flags
-
-
-def cell_of(program, model, flags, rate, adamw_rate, seed):
-    """Returns a method's cell. `adamw_rate`: the rate beside Muon and Teon."""
-    beside = {} if flags["optimizer"] == "adamw" else {"adamw-lr": adamw_rate}
-    return Cell(program, model, flags | {"lr": rate} | beside | {"seed": seed})
 
 
 def build(kind, where, values):

@@ -7,7 +7,7 @@ import statistics
 
 from run_folder import short
 
-from experiments import figures, paper, significance
+from experiments import Fault, figures, paper, significance
 from experiments.paper_tables import perplexities, relative, whole
 from experiments.tables import percent
 
@@ -35,7 +35,7 @@ def title_of(m):
     family = {"train_gpt2": "GPT-2", "train_llama": "LLaMA"}[m.table.program]
     try:
         return f"{family}, {short(paper.plan_of(m.table.program, m.model, m.vocabulary_size)[0])} parameters"
-    except OSError:  # the program is not built
+    except (OSError, Fault):  # the program is not built, or of another version
         return m.model.name
 
 

@@ -122,7 +122,7 @@ class Runs:
     def options(self, cell):
         """Returns the cell's options, converted to JSON and back."""
         shown = {"eval-every": self.scale.eval_every, "eval-tokens": self.scale.eval_tokens}
-        return json.loads(json.dumps(cell.options() | shown))
+        return json.loads(json.dumps(cell.model.flags | cell.flags | shown))
 
     def _command(self, cell):
         words = [os.path.join(paper.ROOT, cell.program), *self.data.flags(cell.program)]
@@ -179,19 +179,19 @@ class Runs:
 
     def adamw_rate(self, program, model):
         """Returns AdamW's rate beside Muon and Teon, or None before its search has ended."""
-        return model.adamw_beside or best_rate(self.search(program, model, {"optimizer": "adamw"}, None))
+        return model.adamw_beside or best_rate(self.search(paper.Method(program, model, {"optimizer": "adamw"})))
 
-    def search(self, program, model, flags, beside):
+    def search(self, method):
         """Returns {rate: loss} of a method's rates, each with one seed and the same budget: infinite if it diverged,
-        None if it has not run. `beside`: AdamW's rate beside Muon and Teon."""
-        if flags["optimizer"] != "adamw" and beside is None:
+        None if it has not run."""
+        if method.optimizer != "adamw" and method.adamw_rate is None:
             return {}
 
         def loss(rate):
-            result = self.result(paper.cell_of(program, model, flags, rate, beside, paper.TUNING_SEED))
+            result = self.result(method.cell(rate, paper.TUNING_SEED))
             return None if result is None else result.loss
 
-        rates = [float(f"{model.rates[flags['optimizer']] * factor:.4g}") for factor in self.scale.grid]
+        rates = [float(f"{method.model.rates[method.optimizer] * factor:.4g}") for factor in self.scale.grid]
         if len(rates) == 1:
             return {rates[0]: None}  # known
         losses = {rate: loss(rate) for rate in rates}

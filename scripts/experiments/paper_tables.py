@@ -62,16 +62,15 @@ def measure(table, runs):
     """Returns a Measured for every row and every model of the scale. If runs.may_run is set, runs what is missing."""
     measured = []
     for model in table.models_at(runs.scale):
-        beside, by_row = runs.adamw_rate(table.program, model), {}
+        adamw_rate, by_row = runs.adamw_rate(table.program, model), {}
         for row in table.rows:
-            losses = runs.search(table.program, model, table.flags_of(row, model), beside)
+            losses = runs.search(table.method(row, model, adamw_rate))
             by_row[row.name] = Measured(table, row, model, runs.scale.vocabulary_size(table.program), losses,
                                         paper_runs.best_rate(losses))
         for m in by_row.values():
-            rival, flags = by_row.get(m.row.against), table.flags_of(m.row, model)
+            rival, method = by_row.get(m.row.against), table.method(m.row, model, adamw_rate)
             m.equal_rate = rival.rate if rival and rival.row.flags["optimizer"] != "adamw" else m.rate
-            m.cells = {rate: [paper.cell_of(table.program, model, flags, rate, beside, seed)
-                              for seed in range(1, table.seeds(runs.scale) + 1)]
+            m.cells = {rate: [method.cell(rate, seed) for seed in range(1, table.seeds(runs.scale) + 1)]
                        for rate in (m.rate, m.equal_rate) if rate is not None}
             m.best, m.equal = ([r for r in map(runs.result, m.cells.get(rate, [])) if r]
                                for rate in (m.rate, m.equal_rate))

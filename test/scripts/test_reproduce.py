@@ -162,7 +162,7 @@ class ReproduceTest(Case):
     def test_a_run_of_another_process_is_not_removed(self):
         state, (table, *_) = self.load()
         model = state.scale.models["a"]
-        cell = paper.cell_of("train_gpt2", model, table.flags_of(table.row("Muon"), model), 0.02, 0.004, 7)
+        cell = table.method(table.row("Muon"), model, 0.004).cell(0.02, 7)
         folder = pathlib.Path(state.out, cell.name)
         folder.mkdir(parents=True)
         self.addCleanup(shutil.rmtree, folder)
@@ -262,18 +262,19 @@ class ReproduceTest(Case):
         state, (table, *_) = self.load()
         model, state.results = state.scale.models["a"], {}
 
-        def finish(flags, rate, seed, loss):
-            name = paper.cell_of("train_gpt2", model, flags, rate, 0.004, seed).name
+        def finish(method, rate, seed, loss):
+            name = method.cell(rate, seed).name
             state.results[name] = paper_runs.Result(name, "", {"seed": seed}, "", "", 1, 1, 0.5,
                                               [[i, loss] for i in range(1, 11)], [[10, loss]], [])
 
         for factor in state.scale.grid:
             for name, losses in (("Muon", muon), ("Teon", teon)):
                 for seed, loss in enumerate(losses, 1):
-                    flags = table.flags_of(table.row(name), model)
-                    finish(flags, model.rates["muon"] * factor, seed, loss + (factor != 1))
+                    method = table.method(table.row(name), model, 0.004)
+                    finish(method, model.rates["muon"] * factor, seed, loss + (factor != 1))
             # Sets the rate of the parameters that are not matrices.
-            finish({"optimizer": "adamw"}, model.rates["adamw"] * factor, 1, 3.0 + (factor != 1))
+            adamw = paper.Method("train_gpt2", model, {"optimizer": "adamw"})
+            finish(adamw, model.rates["adamw"] * factor, 1, 3.0 + (factor != 1))
         return paper_tables.measure(dataclasses.replace(table, **changes), state), state
 
     def axes_of(self, name, measured):
