@@ -49,7 +49,7 @@ LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # FILES_<group>.
 GROUPED   := base cpu runtime $(STEERING)
 APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
-             cpu/system_memory.cpp optim/soap.cpp plan/options.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
+             cpu/system_memory.cpp optim/soap.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
              model/qwen3.cpp
 fives      = $(if $2,$(eval FILES_$1/group$(words $3 x) := $(wordlist 1,5,$2))$1/group$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))

@@ -32,15 +32,12 @@ MODELS = {
     "GPT-2 124M, T 8192": ("train_gpt2", [*GPT2[:-1], 65536, "--seq-len", 8192],
                            ["--seq-len", 8192, "--batch", 2, "--micro-steps", 4, "--steps", 8]),
 }
+TINY = ["--layers", 2, "--channels", 64, "--heads", 1, "--vocab-size", 512, "--seq-len", 32]
+TORCHS_TINY = [*TINY, "--batch", 2, "--steps", 3, "--device", "cpu"]
 TOY = {
-    "GPT-2 124M": ("train_gpt2", ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 1, "--vocab-size", 512,
-                                  "--seq-len", 32, "--batch-tokens", 64],
-                   ["--layers", 2, "--channels", 64, "--heads", 1, "--seq-len", 32, "--batch", 2, "--steps", 3,
-                    "--vocab-size", 512, "--device", "cpu"]),
-    "LLaMA 130M": ("train_llama", ["--model", "tiny", "--layers", 2, "--channels", 64, "--heads", 1, "--kv-heads", 1,
-                                   "--vocab-size", 512, "--seq-len", 32, "--batch-tokens", 64],
-                   ["--family", "llama", "--layers", 2, "--channels", 64, "--heads", 1, "--ffn", 128, "--seq-len", 32,
-                    "--batch", 2, "--steps", 3, "--vocab-size", 512, "--device", "cpu"]),
+    "GPT-2 124M": ("train_gpt2", ["--model", "tiny", *TINY, "--batch-tokens", 64], TORCHS_TINY),
+    "LLaMA 130M": ("train_llama", ["--model", "tiny", *TINY, "--kv-heads", 1, "--batch-tokens", 64],
+                   ["--family", "llama", "--ffn", 128, *TORCHS_TINY]),
 }
 # Each switch alone, on GPT-2 124M.
 SWITCHES = (["--autotune", "on"], ["--autotune", "off"], ["--gelu-fusion"], ["--matmul-dtype", "fp8"],
@@ -68,7 +65,7 @@ def train(call, title, model, flags, turn):
         out = pathlib.Path(folder) / "run"
         command = [call.program(program), *shape, *corpus(call), "--dtype", "bf16", "--steps", 3 if toy else STEPS,
                    "--eval-tokens", 64 if toy else 65536, "--checkpoint-end", "off", "--out", out,
-                   *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
+                   *flags, *kernels(call, flags)]
         outcome, seconds, output, last = run(call, name, command, limited(call, RUN_LIMIT))
         if outcome != "passed":
             refused = "error: --" in last

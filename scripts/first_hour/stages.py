@@ -122,12 +122,12 @@ def corpus(call):
     return ["--data", folder]
 
 
-def kernels(call):
-    """The flags by which later stages go on after a fault of Hopper's kernels."""
+def kernels(call, flags=()):
+    """The flags by which later stages go on after a fault of Hopper's kernels, unless a run has such a flag."""
     names = (*HOPPER, "a copied tile", "a symmetric product")
     bad = any(row["stage"] in "ab" and row["outcome"] in BAD and row["name"].startswith(names)
               for row in call.rows.mine())
-    return ["--kernels", "portable"] if bad else []
+    return ["--kernels", "portable"] if bad and "--kernels" not in flags else []
 
 
 def digest(folder):
@@ -151,7 +151,7 @@ def same_bits(call):
             out = pathlib.Path(folder) / "run"
             command = [call.program("train_gpt2"), *size["bits"], *corpus(call), "--steps", size["steps"], "--dtype",
                        "bf16", "--attention", "flash", "--eval-tokens", 64 if call.options.size == "toy" else 65536,
-                       "--out", out, *(flags if "--kernels" in flags else [*flags, *kernels(call)])]
+                       "--out", out, *flags, *kernels(call, flags)]
             outcome, seconds, _, last = run(call, title, command, limited(call, RUN_LIMIT))
             if outcome != "passed":
                 call.rows.add("b", title, outcome, seconds, last)

@@ -1,6 +1,6 @@
 """Inputs and tokenizers of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
 
-Tokens are compared with second implementations: a small byte-pair encoder written here, and the tokenizers library.
+Tokens are compared with those of the tokenizers library.
 """
 
 import collections
@@ -29,37 +29,16 @@ from preparing import (
     write_parquet,
 )
 from teon_data import documents, pipeline, sources
-from testing import BPE, SCRIPTS, needs, read_json
+from testing import BPE, SCRIPTS, needs
 from tokenizer_kinds import byte_level, gemma
 
 
-class SmallBpe:
-    """A slow implementation of GPT-2's byte-pair encoding from its description, independent of prepare.py."""
-
-    def __init__(self):
-        import regex
-        self.words = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
-        self.ids = read_json(BPE / "encoder.json")
-        lines = (BPE / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
-        self.rank = {tuple(line.split(" ")): rank for rank, line in enumerate(lines)}
-        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        hidden = [byte for byte in range(256) if byte not in shown]
-        self.letter = {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
-        self.known = {}
-
-    def word(self, word):
-        if word not in self.known:
-            parts = [self.letter[byte] for byte in word.encode()]
-            while len(parts) > 1:
-                rank, first = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
-                if rank == 1 << 30:
-                    break
-                parts[first:first + 2] = [parts[first] + parts[first + 1]]
-            self.known[word] = [self.ids[part] for part in parts]
-        return self.known[word]
-
-    def encode(self, text):
-        return [token for word in self.words.findall(text) for token in self.word(word)]
+def gpt2():
+    """Returns GPT-2's tokenizer as the tokenizers library makes it; prepare.py's is tiktoken's."""
+    import tokenizers
+    model = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(BPE / "encoder.json"), str(BPE / "vocab.bpe")))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return model
 
 
 def read_token_bytes(path, size, delimiter):
@@ -80,24 +59,24 @@ def read_token_bytes(path, size, delimiter):
 
 class TestTokenizers(PrepareCase):
 
-    @needs("tiktoken", "regex", data=[SHAKESPEARE, BPE])
+    @needs("tiktoken", "tokenizers", data=[SHAKESPEARE, BPE])
     def test_gpt2_gives_tiny_shakespeare_338025_tokens_equal_to_a_second_implementation(self):
         self.make("out", SHAKESPEARE, "--bpe-dir", BPE, "--workers", 1, tokenizer="gpt2")
         tokens = stream(self.path("out"))
         self.assertEqual(tokens[0], 50256)
         self.assertEqual(tokens.size - 1, 338025)
-        self.assertEqual(tokens[1:].tolist(), SmallBpe().encode(SHAKESPEARE.read_text(encoding="utf-8")))
+        self.assertEqual(tokens[1:].tolist(), gpt2().encode(SHAKESPEARE.read_text(encoding="utf-8")).ids)
         self.assertEqual(self.decoded(50257, 50256), SHAKESPEARE.read_bytes())
 
-    @needs("tiktoken", "regex", data=[BPE])
+    @needs("tiktoken", "tokenizers", data=[BPE])
     def test_gpt2_equals_a_second_implementation_on_awkward_text(self):
         texts = some_texts(40) + ["<|endoftext|>", "it's we'll I'D", "a  \n\n b\t\tc \n",
                                   "٣٤ Ⅷ ½ é e\u0301 \u00a0 \u2028x", " ", "\r\n\r\n", "\0\x7f", "🙂" * 50, "x" * 3000]
         write_lines(self.path("a.jsonl"), [json.dumps({"text": text}).encode() for text in texts])
         self.make("out", "a.jsonl", "--bpe-dir", BPE, "--workers", 1, tokenizer="gpt2")
-        second = SmallBpe()
+        second = gpt2()
         self.assertEqual(stream(self.path("out")).tolist(),
-                         [token for text in texts for token in (50256, *second.encode(text))])
+                         [token for text in texts for token in (50256, *second.encode(text).ids)])
 
     @needs("tiktoken", data=[SHAKESPEARE, BPE])
     def test_cutting_a_text_file_into_units_does_not_change_its_tokens(self):

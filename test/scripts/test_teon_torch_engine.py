@@ -23,22 +23,15 @@ LAYERS, STEPS = 3, 3
 BOUND = 2e-4  # of the distance that a matrix has moved
 
 
-def decoder(kind, config, **sizes):
-    # 45 rows are padded to 48 by the engine.
-    defaults = dict(vocab_size=64, bos_token_id=0, eos_token_id=0, pad_token_id=None, hidden_size=32,
-                    intermediate_size=45, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
-                    max_position_embeddings=16)
-    return kind(config(**defaults | sizes))
-
-
 def build(name):
     if name == "gpt2":
         return gpt2(layers=LAYERS)
-    if name == "llama":
-        return decoder(transformers.LlamaForCausalLM, transformers.LlamaConfig)
-    if name == "olmo2":
-        return decoder(transformers.Olmo2ForCausalLM, transformers.Olmo2Config)
-    return decoder(transformers.Qwen3ForCausalLM, transformers.Qwen3Config, head_dim=8)
+    # 45 rows are padded to 48 by the engine.
+    sizes = dict(vocab_size=64, bos_token_id=0, eos_token_id=0, pad_token_id=None, hidden_size=32, intermediate_size=45,
+                 num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+    model = {"llama": "Llama", "olmo2": "Olmo2", "qwen3": "Qwen3"}[name]
+    config = getattr(transformers, f"{model}Config")(**sizes, **{"head_dim": 8} if name == "qwen3" else {})
+    return getattr(transformers, f"{model}ForCausalLM")(config)
 
 
 def random_setting(rng):
@@ -69,11 +62,9 @@ def random_setting(rng):
 def aol_of_square_unfolding(slices, mode):
     """Returns O_k by docs/optimizers.md: rows of the paper's matricization (outputs, inputs or slices) are divided by
     the roots of their sums of |Z Z^T|, then four steps of Jordan's polynomial. slices: (K, m, n), in float64."""
-    K, m, n = slices.shape
-    rows = {1: [[x for k in range(K) for x in slices[k, i]] for i in range(m)],
-            2: [[x for k in range(K) for x in slices[k, :, j]] for j in range(n)],
-            3: [list(slices[k].flatten()) for k in range(K)]}[mode]
-    z = torch.tensor(rows, dtype=torch.float64)
+    order = {1: (1, 0, 2), 2: (2, 0, 1), 3: (0, 1, 2)}[mode]
+    rows = slices.permute(order)
+    z = rows.flatten(1)
     assert z.shape[0] == z.shape[1]
     z = z / z.norm()
     z = z / (z @ z.T).abs().sum(1, keepdim=True).sqrt()
@@ -81,13 +72,7 @@ def aol_of_square_unfolding(slices, mode):
     for _ in range(4):
         r = z @ z.T
         z = a * z + (b * r + c * r @ r) @ z
-    result = torch.empty_like(slices)
-    for k in range(K):
-        for i in range(m):
-            for j in range(n):
-                result[k, i, j] = {1: lambda k, i, j: z[i, k * n + j], 2: lambda k, i, j: z[j, k * m + i],
-                                   3: lambda k, i, j: z[k, i * n + j]}[mode](k, i, j)
-    return result
+    return z.view(rows.shape).permute([order.index(i) for i in range(3)])
 
 
 @needs("torch")
