@@ -247,7 +247,8 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 
 # The program tests use the GPU's default options, with one GPU for each of up to eight ranks. They take half an hour.
 # CHOICE=short omits the tests that other builds run as well; RUN_FLAGS="--only NAME" omits all program tests.
-PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,train generate ranks resume)
+PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,\
+                 train generate ranks sharding rank_failures resume best interrupted)
 MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS) bench/bench_gpu) $(MODEL_GPU) \
             $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
