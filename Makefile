@@ -49,7 +49,7 @@ LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # FILES_<group>.
 GROUPED   := base cpu runtime $(STEERING)
 APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
-             cpu/system_memory.cpp optim/soap.cpp plan/options.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
+             cpu/system_memory.cpp optim/soap.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
              model/qwen3.cpp
 fives      = $(if $2,$(eval FILES_$1/group$(words $3 x) := $(wordlist 1,5,$2))$1/group$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))
@@ -247,7 +247,8 @@ soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kill
 
 # The program tests use the GPU's default options, with one GPU for each of up to eight ranks. They take half an hour.
 # CHOICE=short omits the tests that other builds run as well; RUN_FLAGS="--only NAME" omits all program tests.
-PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,train generate ranks resume)
+PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,\
+                 train generate ranks sharding rank_failures resume best interrupted)
 MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS) bench/bench_gpu) $(MODEL_GPU) \
             $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)

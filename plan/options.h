@@ -1,5 +1,4 @@
-// Every flag of the training programs. One row of a table gives parsing, help, range checks, the config file's key and
-// the logged value. Reading options touches no device.
+// What the flags of the training programs say (flags.h).
 #pragma once
 
 #include <optional>
@@ -100,8 +99,5 @@ struct Options {
     double comm_timeout = 600;                       // seconds
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none
 };
-
-// Returns a table with a row per flag. Rows set fields of `o`, whose present values are the defaults.
-OptionTable option_table(const ModelFamily& family, Options& o);
 
 }  // namespace teon

@@ -9,6 +9,7 @@
 #include "optim/methods.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
+#include "plan/flags.h"
 
 namespace teon {
 

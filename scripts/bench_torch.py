@@ -30,6 +30,12 @@ except ImportError:
 from arguments import Parser, whole
 
 
+def initialize(model):
+    for p in model.parameters():
+        if p.dim() >= 2:
+            nn.init.normal_(p, std=0.02)
+
+
 class Block(nn.Module):
     def __init__(self, C, NH):
         super().__init__()
@@ -54,9 +60,7 @@ class GPT2(nn.Module):
         self.norm = nn.LayerNorm(C)
         self.head = nn.Linear(C, V, bias=False)
         self.head.weight = self.tokens.weight
-        for p in self.parameters():
-            if p.dim() >= 2:
-                nn.init.normal_(p, std=0.02)
+        initialize(self)
 
     def forward(self, tokens, targets):
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
@@ -96,9 +100,7 @@ class Llama(nn.Module):
         angles = torch.outer(torch.arange(T), 10000.0 ** (-torch.arange(0, HS, 2) / HS)).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
-        for p in self.parameters():
-            if p.dim() >= 2:
-                nn.init.normal_(p, std=0.02)
+        initialize(self)
 
     def forward(self, tokens, targets):
         x = self.tokens(tokens)

@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 import collections
 import concurrent.futures
+import contextlib
 import os
 import re
 import shlex
@@ -89,10 +90,8 @@ def wait(process, log, timeout):
             log.read()
             pause = min(2 * pause, 0.1)
     os.killpg(process.pid, signal.SIGKILL)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(20)  # the driver may keep a process whose kernel does not end
-    except subprocess.TimeoutExpired:
-        pass
     return None
 
 

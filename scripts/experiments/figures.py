@@ -39,12 +39,13 @@ MARKERS = "osD^vP*X<>"
 
 
 def styles(colors):
-    """Returns line styles for curves in these colours. Later curves are drawn over earlier ones and are thinner and
-    broken, so that curves that coincide are all visible. Colour, dashes and marker each tell most curves apart."""
+    """Returns {name: line style} for curves in these colours, {name: colour}. Later curves are drawn over earlier ones
+    and are thinner and broken, so that curves that coincide are all visible. Colour, dashes and marker each tell most
+    curves apart."""
     widths = [1.2 + 3 * (len(colors) - 1 - i) / max(1, len(colors) - 1) for i in range(len(colors))]
-    return [{"color": color, "linestyle": DASHES[i % len(DASHES)], "lw": width,
-             "marker": MARKERS[i % len(MARKERS)], "ms": width + 3.5, "markerfacecolor": "white"}
-            for i, (color, width) in enumerate(zip(colors, widths))]
+    return {name: {"color": colors[name], "linestyle": DASHES[i % len(DASHES)], "lw": width,
+                   "marker": MARKERS[i % len(MARKERS)], "ms": width + 3.5, "markerfacecolor": "white"}
+            for i, (name, width) in enumerate(zip(colors, widths))}
 
 
 def pyplot():
@@ -168,11 +169,11 @@ def plot_losses(groups, path, bits):
     names = ["steps", "seconds of training"] if per_step else ["steps", "tokens", "seconds of training"]
     low = min(m["loss"] for g in groups for r in g.runs for m in r.evals)
     high = max(m["loss"] for g in groups for r in g.runs for m in r.evals[len(r.evals) // 4:])
-    margin = 0.05 * (high - low) or 0.01
+    margin, style_of = 0.05 * (high - low) or 0.01, styles(colors_of_groups(groups))
 
     def draw_panel(axis, name):
-        for g, style in zip(groups, styles(colors_of_groups(groups).values())):
-            draw_curve(axis, losses_of(g, name), f"{g.label}: {statistics.fmean(g.losses):.4f}", style)
+        for g in groups:
+            draw_curve(axis, losses_of(g, name), f"{g.label}: {statistics.fmean(g.losses):.4f}", style_of[g.label])
         axis.set_ylim(low - margin, high + margin)
         mark_cut_off(axis)
         prepare_axis(axis, "", name, f"validation loss, {'bits per byte' if bits else 'nats per token'}")
@@ -216,11 +217,11 @@ def plot_rates(methods, path, bits):
     """Draws each method's final loss against its learning rate, relative to the best of all, in per cent."""
     best = min(statistics.fmean(group.losses) for m in methods for group in m.groups.values())
     excess = (lambda loss: 100 * (loss / best - 1)) if bits else (lambda loss: 100 * math.expm1(min(loss - best, 500)))
-    colors, ylabel = colors_of_groups([m.best for m in methods]), "bits per byte" if bits else "perplexity"
+    style_of, unit = styles(colors_of_groups([m.best for m in methods])), "bits per byte" if bits else "perplexity"
     curves = [(f"{m.label}: best at {m.best_rate:g}" + ("" if m.inside else ", an end of its rates"),
-               {rate: list(map(excess, group.losses)) for rate, group in m.groups.items()}, style)
-              for m, style in zip(methods, styles(colors.values()))]
-    return draw_panels(lambda axis, _: draw_rates(axis, curves, "", f"{ylabel} above the best"), [curves],
+               {rate: list(map(excess, group.losses)) for rate, group in m.groups.items()}, style_of[m.best.label])
+              for m in methods]
+    return draw_panels(lambda axis, _: draw_rates(axis, curves, "", f"{unit} above the best"), [curves],
                        f"Learning rates of {title_of([m.best for m in methods])}", path,
                        "mean over seeds; bars: standard deviation; filled: best rate", size=(8, 5))
 
@@ -233,7 +234,7 @@ def draw_alignment(axis, measured, key, label):
     """Draws a measurement of --diagnose-every over training, a curve for each role. `measured`: [(step, role,
     value)], of which those of one step and role are averaged."""
     roles = list(dict.fromkeys(role for _, role, _ in measured))
-    for role, style in zip(roles, styles(colors_of(roles, {}).values())):
+    for role, style in styles(colors_of(roles, {})).items():
         by_step = {}
         for step, value in ((step, value) for step, of, value in measured if of == role and finite(value)):
             by_step.setdefault(step, []).append(value)

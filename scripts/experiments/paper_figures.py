@@ -26,10 +26,6 @@ def colors(table):
     return {name: plain_colors[plain] for name, plain in names.items()}
 
 
-def styles(table):
-    return dict(zip(colors(table), figures.styles(colors(table).values())))
-
-
 def title_of(m):
     """Returns the model's family and own size, as the paper's name says another model's size at a smaller scale."""
     family = {"train_gpt2": "GPT-2", "train_llama": "LLaMA"}[m.table.program]
@@ -79,7 +75,7 @@ def plot_differences(measured, path, points, what, keep=lambda m: True):
     def draw_panel(axis, rows):
         for m in filter(keep, rows):
             if differences := difference_of(whole(m.best), whole(reference(rows).best), points):
-                figures.draw_curve(axis, differences, m.row.name, styles(m.table)[m.row.name])
+                figures.draw_curve(axis, differences, m.row.name, figures.styles(colors(m.table))[m.row.name])
         axis.set_yscale("symlog", linthresh=4, linscale=2)
         shown = [y for line in axis.lines for y in line.get_ydata()[len(line.get_ydata()) // 4:]]
         low, high = 1.3 * min([*shown, -1]), 1.3 * max([*shown, 1])
@@ -130,9 +126,10 @@ def plot_rates(measured, path):
 
     def draw_panel(axis, rows):
         best = min(loss for m in rows for loss in finite_losses(m).values())
+        style_of = figures.styles(colors(rows[0].table))
         figures.draw_rates(axis, [
             (m.row.name, {rate: [100 * min(relative(loss - best), 1e6)] for rate, loss in finite_losses(m).items()},
-             styles(m.table)[m.row.name]) for m in rows], title_of(rows[0]), "perplexity above the best")
+             style_of[m.row.name]) for m in rows], title_of(rows[0]), "perplexity above the best")
 
     return figures.draw_panels(draw_panel, by_model(measured, lambda m: len(finite_losses(m)) > 1),
                        f"{measured[0].table.title}: learning rates (one seed; filled: best)", path, "")

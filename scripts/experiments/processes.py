@@ -34,23 +34,6 @@ class Program:
             pass
 
 
-class Stops:
-    """Counts SIGINT, SIGTERM and SIGHUP instead of ending this process; `number` is the latest one."""
-
-    def __enter__(self):
-        self.count, self.number = 0, signal.SIGINT
-        self.before = {number: signal.signal(number, self._note) for number in SIGNALS
-                       if signal.getsignal(number) != signal.SIG_IGN}
-        return self
-
-    def _note(self, number, _):
-        self.count, self.number = self.count + 1, number
-
-    def __exit__(self, *_):
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-
 def start(key, slot, words, environment):
     errors = tempfile.TemporaryFile()
     try:
@@ -72,37 +55,41 @@ def run_all(todo, jobs=1, show=lambda running: None, environments=({},)):
     Then raises KeyboardInterrupt, also if another process has interrupted a program.
     """
     todo, running, slots, sent, drawn = iter(todo), [], list(range(jobs)), 0, -DRAW
-    with Stops() as stops:
-        try:
-            while True:
-                while slots and not stops.count and (task := next(todo, None)):
-                    slot = slots.pop(0)
-                    running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
-                if not running:
-                    break
-                if sent < stops.count:
-                    sent += 1
-                    if sent == 1:
-                        say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
-                    for program in running:
-                        program.send(stops.number if sent == 1 else signal.SIGKILL)
-                for program in [p for p in running if p.process.poll() is not None]:
-                    running.remove(program)
-                    slots.append(program.slot)
-                    status = program.process.returncode
-                    if status in INTERRUPTED:  # even if another process sent the signal, all programs end
-                        stops.count = max(stops.count, 1)
-                    program.errors.seek(0)
-                    yield program, status, program.errors.read().decode(errors="replace")
-                if time.monotonic() - drawn >= DRAW:
-                    show(running)
-                    drawn = time.monotonic()
-                if running:
-                    time.sleep(LOOK)
-        finally:
-            for program in running:  # after an exception
-                program.send(signal.SIGINT)
-            for program in running:
-                program.process.wait()
-        if stops.count:
-            raise KeyboardInterrupt
+    signals = []  # received ones
+    before = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in SIGNALS
+              if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        while True:
+            while slots and not signals and (task := next(todo, None)):
+                slot = slots.pop(0)
+                running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
+            if not running:
+                break
+            if sent < len(signals):
+                sent += 1
+                if sent == 1:
+                    say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
+                for program in running:
+                    program.send(signals[-1] if sent == 1 else signal.SIGKILL)
+            for program in [p for p in running if p.process.poll() is not None]:
+                running.remove(program)
+                slots.append(program.slot)
+                status = program.process.returncode
+                if status in INTERRUPTED and not signals:  # another process sent the signal: all programs end
+                    signals.append(signal.SIGINT)
+                program.errors.seek(0)
+                yield program, status, program.errors.read().decode(errors="replace")
+            if time.monotonic() - drawn >= DRAW:
+                show(running)
+                drawn = time.monotonic()
+            if running:
+                time.sleep(LOOK)
+    finally:
+        for program in running:  # after an exception
+            program.send(signal.SIGINT)
+        for program in running:
+            program.process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signals:
+        raise KeyboardInterrupt

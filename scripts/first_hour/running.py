@@ -1,6 +1,7 @@
 """Runs programs under limits: a program that hangs is killed with all its children and becomes a row with its name."""
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,10 +47,8 @@ class Call:
 
 
 def kill(process):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def run(call, name, words, limit, env=None):
@@ -73,10 +72,8 @@ def run(call, name, words, limit, env=None):
         call.close()
     if hangs:
         kill(process)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            pass
     run_tests.RUNNING.discard(process)
     with open(log, "rb") as file:
         file.seek(begin)

@@ -81,9 +81,9 @@ def check_folder(job, folder):
     """Refuses an output folder with shards of another tool; `folder` is the work folder in it."""
     if os.path.exists(job.out) and not os.path.isdir(job.out):
         raise UsageError(f"--out {job.out}: not a folder")
-    if os.path.isdir(job.out) and not os.path.isdir(folder):
-        if any(name.endswith(".bin") for name in os.listdir(job.out)):
-            raise UsageError(f"{job.out} contains .bin files of another tool; choose another --out")
+    if os.path.isdir(job.out) and not os.path.isdir(folder) and any(
+            name.endswith(".bin") for name in os.listdir(job.out)):
+        raise UsageError(f"{job.out} contains .bin files of another tool; choose another --out")
 
 
 def lock(job, folder):

@@ -66,11 +66,3 @@ def clipped(corrections, begin, end, shift):
 def write_corrections(file, corrections):
     file.write(HEADER.pack(MAGIC, corrections.size))
     file.write(corrections.tobytes())
-
-
-def read_corrections(data):
-    """Returns the corrections in the bytes that write_corrections() wrote. Raises ValueError for others."""
-    magic, count = HEADER.unpack_from(data.ljust(HEADER.size, b"\0"))
-    if magic != MAGIC or len(data) != HEADER.size + count * CORRECTION.itemsize:
-        raise ValueError("not a list of corrections")
-    return np.frombuffer(data, CORRECTION, count, HEADER.size)

@@ -278,9 +278,8 @@ def units(index, path, file, options):
     """Yields the units of an input file in order, endlessly for a compressed file, whose length is unknown."""
     if file.kind in TEXT_SIZES:
         yield from table_units(index, path, file, options)
-    elif file.kind == "csv":
-        yield Unit(index, 0, path, file.kind, file.compression, 0, None, file.size, True)
-    elif file.kind == "txt" and not options.txt_lines and (file.compression or not options.cuttable):
+    elif file.kind == "csv" or file.kind == "txt" and not options.txt_lines and (
+            file.compression or not options.cuttable):
         yield Unit(index, 0, path, file.kind, file.compression, 0, None, file.size, True)
     elif file.compression:
         unit = 0

@@ -56,7 +56,7 @@ struct Elements {
     Guarded<T> work{n, stream};
 
     void update(const StepControl& step, const UpdateRate& rate, bool with_work = true) {
-        Guarded<StepControl> control(std::vector{step}, stream);
+        Guarded<StepControl> control(std::vector<StepControl>{step}, stream);
         T* to = with_work ? work.data() : nullptr;
         if (is_lion)
             teon::lion_update(master.data(), to, m.data(), grad.data(), control.data(), n, rate, 0.9f, 0.99f, stream);

@@ -15,13 +15,31 @@ static const std::vector<int64_t> kSizes = {1,   31,    33,    97,     128,     
 
 using Reduction = void (*)(float*, void*, const float*, int64_t, bool, const Stream&);
 
-TEST_CASE("kernels/reduce: sums and sums of squares match the oracle, `=` and `+=`") {
+namespace {
+
+// Reduces to one number, which is `before` at first, and checks the canaries.
+struct Reducer {
     Stream stream;
-    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    Guarded<std::byte> scratch{static_cast<int64_t>(reduce_scratch_bytes()), stream};
+    Guarded<float> out{1, stream};
+
+    std::vector<float> operator()(Reduction reduction, const float* x, int64_t n, float before = 1e30f,
+                                  bool accumulate = false) {
+        out.set({before});
+        reduction(out.data(), scratch.data(), x, n, accumulate, stream);
+        scratch.get();
+        return out.get();
+    }
+};
+
+}  // namespace
+
+TEST_CASE("kernels/reduce: sums and sums of squares match the oracle, `=` and `+=`") {
+    Reducer reduce;
     for (int64_t n : kSizes) {
+        INFO("n = " << n);
         const auto x = random_values<float>(n, 1, 1.0, 0.1);
-        Guarded<float> x_device(x, stream);
-        Guarded<float> out(1, stream);
+        Guarded<float> x_device(x, reduce.stream);
         Tracked sum;
         Tracked squares;
         for (float v : x) {
@@ -30,45 +48,37 @@ TEST_CASE("kernels/reduce: sums and sums of squares match the oracle, `=` and `+
         }
         for (auto [reduction, expected] :
              {std::pair<Reduction, Tracked>{reduce_sum, sum}, {reduce_sum_squares, squares}}) {
-            INFO("n = " << n);
-            out.set({1e30f});
-            reduction(out.data(), scratch.data(), x_device.data(), n, false, stream);
-            REQUIRE(compare(out.get(), std::vector<Tracked>{expected}, kRoundings));
-            out.set({-7.5f});
-            reduction(out.data(), scratch.data(), x_device.data(), n, true, stream);
-            REQUIRE(compare(out.get(), std::vector<Tracked>{Tracked(-7.5) + expected}, kRoundings));
-            scratch.get();
+            REQUIRE(compare(reduce(reduction, x_device.data(), n), std::vector{expected}, kRoundings));
+            REQUIRE(compare(reduce(reduction, x_device.data(), n, -7.5f, true), std::vector{Tracked(-7.5) + expected},
+                            kRoundings));
         }
     }
 }
 
-TEST_CASE("kernels/reduce: every element counts, at any alignment") {
-    Stream stream;
-    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+TEST_CASE("kernels/reduce: every element counts, at any alignment; an empty sum is 0; one NaN anywhere makes it NaN") {
+    Reducer reduce;
     const int64_t n = 70001;
-    Guarded<float> x(std::vector<float>(n, 1.0f), stream);
-    Guarded<float> out(1, stream);
-    for (int64_t begin : {0, 1, 7, 16, 33}) {
-        reduce_sum(out.data(), scratch.data(), x.data() + begin, n - begin, false, stream);
-        REQUIRE(out.get()[0] == static_cast<float>(n - begin));
+    std::vector<float> ones(n, 1.0f);
+    Guarded<float> x(ones, reduce.stream);
+    for (int64_t begin : {0, 1, 7, 16, 33})
+        REQUIRE(reduce(reduce_sum, x.data() + begin, n - begin)[0] == static_cast<float>(n - begin));
+    REQUIRE(reduce(reduce_sum, x.data(), 0)[0] == 0.0f);
+    for (int64_t position : {0, 1, 40000, 70000}) {
+        std::vector<float> spoiled = ones;
+        spoiled[position] = NAN;
+        x.set(spoiled);
+        REQUIRE(std::isnan(reduce(reduce_sum_squares, x.data(), n)[0]));
     }
-    // An empty sum is 0.
-    reduce_sum(out.data(), scratch.data(), x.data(), 0, false, stream);
-    REQUIRE(out.get()[0] == 0.0f);
 }
 
 TEST_CASE("kernels/reduce: an array that needs more than 4096 blocks is summed in longer runs") {
-    Stream stream;
-    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
+    Reducer reduce;
     const int64_t run = (1 << 14) + 32;
     const int64_t n = 4096 * int64_t{1 << 14} + 77;
     std::vector<float> ends(n);  // the first and the last element of each run is 1
     for (int64_t begin = 0; begin < n; begin += run) ends[begin] = ends[std::min(n, begin + run) - 1] = 1.0f;
-    Guarded<float> x(ends, stream);
-    Guarded<float> out(1, stream);
-    reduce_sum(out.data(), scratch.data(), x.data(), n, false, stream);
-    REQUIRE(out.get()[0] == static_cast<float>(2 * ((n + run - 1) / run)));
-    scratch.get();  // checks the canaries
+    Guarded<float> x(ends, reduce.stream);
+    REQUIRE(reduce(reduce_sum, x.data(), n)[0] == static_cast<float>(2 * ((n + run - 1) / run)));
 }
 
 TEST_CASE("kernels/reduce: add() adds float and bf16 to float, at any alignment") {
@@ -89,27 +99,10 @@ TEST_CASE("kernels/reduce: add() adds float and bf16 to float, at any alignment"
         }
 }
 
-TEST_CASE("kernels/reduce: one NaN anywhere makes the sum NaN") {
-    Stream stream;
-    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
-    for (int64_t position : {0, 1, 40000, 70000}) {
-        std::vector<float> x(70001, 1.0f);
-        x[position] = NAN;
-        Guarded<float> x_device(x, stream);
-        Guarded<float> out(1, stream);
-        reduce_sum_squares(out.data(), scratch.data(), x_device.data(), 70001, false, stream);
-        REQUIRE(std::isnan(out.get()[0]));
-    }
-}
-
 TEST_CASE("kernels/reduce: the same bits on any number of OS threads") {
-    Stream stream;
-    Guarded<std::byte> scratch(static_cast<int64_t>(reduce_scratch_bytes()), stream);
-    Guarded<float> x(random_values<float>(200003, 1), stream);
-    Guarded<float> out(std::vector<float>{0.0f, 0.0f}, stream);
+    Reducer reduce;
+    Guarded<float> x(random_values<float>(200003, 1), reduce.stream);
     REQUIRE(same_with_any_threads([&] {
-        reduce_sum(out.data(), scratch.data(), x.data(), x.size(), false, stream);
-        reduce_sum_squares(out.data() + 1, scratch.data(), x.data(), x.size(), false, stream);
-        return bytes_of(out.get());
+        return bytes_of(reduce(reduce_sum, x.data(), x.size()), reduce(reduce_sum_squares, x.data(), x.size()));
     }));
 }

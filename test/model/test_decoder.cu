@@ -27,7 +27,6 @@ Outcome run_once(const std::string& family, DType dtype, const RecomputePlan& re
     DecoderRun run = small_run(family, dtype);
     run.recompute = recompute;
     ModelRunner r(small_config(family), run);
-    r.model->params().initialize(7, r.context.stream);
     DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
     double loss = r.loss(batch, true);
     return {loss, r.gradients()};
@@ -39,9 +38,7 @@ struct Fp8Run {
     ModelRunner runner;
     DeviceBatch batch;
     Fp8Run(const std::string& model, MatmulDType dtype, const RecomputePlan& recompute = {}, bool keeps = true)
-        : config(fp8_config(model)), runner(config, fp8_run(dtype, recompute, keeps)), batch(make_batch()) {
-        runner.model->params().initialize(7, runner.context.stream);
-    }
+        : config(fp8_config(model)), runner(config, fp8_run(dtype, recompute, keeps)), batch(make_batch()) {}
     Outcome once() {
         const double loss = runner.loss(batch, true);
         return {loss, runner.gradients()};
@@ -167,7 +164,6 @@ TEST_CASE("model/decoder: the gradient is the derivative of the loss along rando
     for (const std::string& family : kAllModels) {
         INFO(family);
         ModelRunner r(small_config(family), small_run(family, DType::f32));
-        r.model->params().initialize(7, r.context.stream);
         DeviceBatch batch = random_batch(B, 11, small_config(family).V, r.context.stream);
         r.loss(batch, true);
         const std::vector<float> gradient = r.gradients();
@@ -228,7 +224,6 @@ TEST_CASE("model/decoder: offloaded blocks change no bit") {
             run.recompute = recompute;
             run.offloaded_blocks = offloaded;
             ModelRunner r(c, run);
-            r.model->params().initialize(7, r.context.stream);
             const DeviceBatch first = random_batch(B, 11, c.V, r.context.stream);
             const DeviceBatch second = random_batch(1, 12, c.V, r.context.stream);
             double loss = r.loss(first, true);
@@ -267,7 +262,6 @@ TEST_CASE("model/decoder: two accumulated batches of B equal one batch of 2B") {
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 2 * B));
-        r.model->params().initialize(7, r.context.stream);
         std::vector<int> tokens = random_ints(int64_t{2} * B * T, 21, c.V);
         std::vector<int> targets = random_ints(int64_t{2} * B * T, 22, c.V);
         DeviceBatch whole(tokens, targets, 2 * B, T, r.context.stream);
@@ -297,7 +291,6 @@ TEST_CASE(
             DecoderRun run{size, T, DType::f32};
             run.seed = seed;
             ModelRunner r(c, run);
-            r.model->params().initialize(7, r.context.stream);
             std::vector<std::vector<float>> of_sample;
             for (int begin = 0; begin < 4; begin += size) {
                 const std::vector<int> tokens(size * T, 5);
@@ -340,7 +333,6 @@ TEST_CASE("model/decoder: an evaluation has the bits of the same model without d
                 DecoderConfig c = small_config(family);
                 c.dropout = dropout;
                 ModelRunner r(c, small_run(family, dtype));
-                r.model->params().initialize(7, r.context.stream);
                 const DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
                 r.loss(batch, backward);
                 return r.losses.get();
@@ -359,7 +351,6 @@ TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
             c.tied_head = tied;
             c.max_T = T + 3;  // positions beyond every batch
             ModelRunner r(c, small_run(family, DType::bf16));
-            r.model->params().initialize(7, r.context.stream);
             DeviceBatch batch = random_batch(B, 11, c.V, r.context.stream);
             // The gradients of all rows, without the gaps between them.
             auto gradients_after = [&](float before, bool accumulate) {
@@ -380,7 +371,6 @@ TEST_CASE("model/decoder: gradients are overwritten or accumulated") {
 TEST_CASE("model/decoder: a batch of more or longer sequences than planned is refused, even if its tokens are fewer") {
     ModelRunner r(small_config("gpt2"), small_run("gpt2", DType::f32));
     const Stream& stream = r.context.stream;
-    r.model->params().initialize(7, stream);
     const int more = 2 * B;  // attention's scratch depends on the number of sequences, not only of tokens
     const DeviceBatch sequences(std::vector<int>(more * 3), std::vector<int>(more * 3), more, 3, stream);
     const DeviceBatch tokens(std::vector<int>(T + 1), std::vector<int>(T + 1), 1, T + 1, stream);
@@ -393,7 +383,6 @@ TEST_CASE("model/decoder: masked documents give the results of separate document
         INFO(family);
         const DecoderConfig c = small_config(family);
         ModelRunner r(c, small_run(family, DType::f32, 1));
-        r.model->params().initialize(7, r.context.stream);
         const std::vector<int> tokens = random_ints(T, 31, c.V);
         const std::vector<int> targets = random_ints(T, 32, c.V);
         const std::vector<int> begins = {0, 1, 9, 20, T};  // the documents; the first has a single token
@@ -443,7 +432,6 @@ TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention
                 run.attention = attention;
                 ModelRunner r(c, run);
                 if (weights.empty()) {
-                    r.model->params().initialize(7, r.context.stream);
                     weights = r.masters();
                     for (float& w : weights) w = static_cast<float>(bf16(w));
                 }

@@ -171,30 +171,22 @@ double check_method(Context& context, const Matrix& x, const Matrix& exact, cons
     return d;
 }
 
-TEST_CASE("optim/orthogonalize: float Newton-Schulz matches float64 in both forms, for every set, shape and spectrum") {
+TEST_CASE(
+    "optim/orthogonalize: float Newton-Schulz matches float64 in both forms, for every set, shape, spectrum, steps") {
     Context context;
     for (auto [rows, cols] :
          {std::pair(64, 64), std::pair(33, 97), std::pair(97, 31), std::pair(48, 51), std::pair(5, 300)})
         for (Spectrum spectrum : kSpectra) {
             const Matrix x = input(spectrum, rows, cols, 5);
-            for (Ortho ortho : kSets) {
-                const Matrix expected = newton_schulz(x, ns_set(ortho), 5);
-                INFO("spectrum " << int(spectrum));
-                for (NsForm form : {NsForm::standard, NsForm::gram})
-                    check_method(context, x, expected, {ortho, 5, form, DType::f32});
-            }
+            INFO("spectrum " << int(spectrum));
+            const bool small = rows == 5;  // every number of steps
+            for (Ortho ortho : kSets)
+                for (int steps : small ? std::vector{1, 2, 3, 4, 5, 6, 7, 9} : std::vector{5}) {
+                    const Matrix expected = newton_schulz(x, ns_set(ortho), steps);
+                    for (NsForm form : {NsForm::standard, NsForm::gram})
+                        check_method(context, x, expected, {ortho, steps, form, DType::f32});
+                }
         }
-}
-
-TEST_CASE("optim/orthogonalize: every number of steps matches float64") {
-    Context context;
-    const Matrix x = input(Spectrum::gaussian, 24, 40, 5);
-    for (Ortho ortho : kSets)
-        for (int steps : {1, 2, 3, 4, 6, 7, 9})
-            for (NsForm form : {NsForm::standard, NsForm::gram}) {
-                const Matrix expected = newton_schulz(x, ns_set(ortho), steps);
-                check_method(context, x, expected, {ortho, steps, form, DType::f32});
-            }
 }
 
 TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz is near float64 on every spectrum, for every set") {

@@ -311,10 +311,3 @@ TEST_CASE("optim/soap: after a first gradient of zero, updates are Adam's until 
     for (size_t i = 0; i < after.size(); ++i)  // a step of lr in each element
         REQUIRE(std::abs(std::abs(after[i] / keep - before[i]) - lr) <= 1e-5);
 }
-
-TEST_CASE("optim/soap: working weights are the rounded masters and padding stays zero") {
-    const ParamTable table = make_table({.L = 2, .C = 8, .F = 12, .V = 20, .llama = true, .F_stored = 16});
-    Run run(table, soap_options(), DType::bf16);
-    run.train(1, 6);
-    for (int row = 0; row < table.count(); ++row) REQUIRE(run.is_rounded_and_padded(row, 0));
-}

@@ -22,20 +22,14 @@ TEST_CASE("plan/gpus: --plan-for plans for a GPU as a run there would, whatever 
         REQUIRE(gpu.rates.attention < gpu.rates.products);
         REQUIRE((gpu.spread > 2 * kStepTimeSpread) == (gpu.name != "h100" && gpu.name != "h200" && gpu.name != "a100"));
         const bool is_large = gpu.device.total_bytes > size_t{70} << 30;
-        if (!is_large) {
-            RunPlan plan = plan_run(kLlama, small, true, 1);
-            plan_memory(plan, usable_bytes(gpu.device, 1, 1), &gpu.rates);
-            REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
-            REQUIRE(plan.run.attention == AttentionKind::flash);
-            continue;
-        }
-        RunPlan plan = plan_run(kLlama, o, true, 1);
+        RunPlan plan = plan_run(kLlama, is_large ? o : small, true, 1);
         plan_memory(plan, usable_bytes(gpu.device, 1, 1), &gpu.rates);
-        REQUIRE(plan.run.dtype == DType::bf16);
+        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
         REQUIRE(plan.run.attention == AttentionKind::flash);
+        if (!is_large) continue;
+        REQUIRE(plan.run.dtype == DType::bf16);
         REQUIRE(plan.options.batch_tokens == 524288);
         REQUIRE(memory_bytes(plan) > int64_t{16} << 30);  // masters, gradients and AdamW's moments alone
-        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
         REQUIRE(!plan.host_memory.empty());
     }
     REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);

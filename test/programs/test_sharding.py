@@ -7,7 +7,6 @@ import hashlib
 import os
 import random
 import shutil
-import unittest
 import unittest.mock
 
 from rank_runs import Ranks, environment

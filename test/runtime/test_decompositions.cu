@@ -19,6 +19,14 @@ std::vector<float> transposed(const std::vector<float>& x, int rows, int columns
     return t;
 }
 
+// Returns whether the rows of a matrix are.
+Comparison are_orthonormal(const std::vector<float>& x, int rows, int columns, double tolerance) {
+    std::vector<double> identity(static_cast<size_t>(rows) * rows, 0.0);
+    for (int i = 0; i < rows; ++i) identity[static_cast<size_t>(i) * rows + i] = 1.0;
+    const auto wide = widen<double>(x);
+    return compare(matmul_oracle(wide, wide, rows, rows, columns, false, true), identity, tolerance);
+}
+
 // Checks that A = U diag(S) Vt, that U and V have orthonormal columns, and that S is descending and not negative.
 void check_svd(const std::vector<float>& a, int m, int n) {
     CAPTURE(m, n);
@@ -41,16 +49,9 @@ void check_svd(const std::vector<float>& a, int m, int n) {
     // Backward stability: the error is some roundoffs of the largest singular value (at most norm * sqrt(m n)), and
     // grows with the number of Householder reflections.
     double tolerance = 4.0 * kUnitRoundoff<float> * r;
-    REQUIRE(compare(transposed(transposed(a, m, n), n, m), matmul_oracle(scaled, widen<double>(vt), m, n, r),
-                    tolerance * norm * std::sqrt(m * n)));
-    std::vector<double> identity(r * r, 0.0);
-    for (int i = 0; i < r; ++i) identity[i * r + i] = 1.0;
-    auto gram = [&](const std::vector<float>& rows, int columns) {
-        auto wide = widen<double>(rows);
-        return matmul_oracle(wide, wide, r, r, columns, false, true);
-    };
-    REQUIRE(compare(gram(transposed(u, m, r), m), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
-    REQUIRE(compare(gram(vt, n), identity, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    REQUIRE(compare(a, matmul_oracle(scaled, widen<double>(vt), m, n, r), tolerance * norm * std::sqrt(m * n)));
+    REQUIRE(are_orthonormal(transposed(u, m, r), r, m, 8.0 * kUnitRoundoff<float> * (r + 8)));
+    REQUIRE(are_orthonormal(vt, r, n, 8.0 * kUnitRoundoff<float> * (r + 8)));
     for (int i = 0; i < r; ++i) REQUIRE((s[i] >= 0.0f && (i == 0 || s[i] <= s[i - 1])));
 }
 
@@ -90,10 +91,7 @@ TEST_CASE("runtime/decompositions: eigh gives ascending eigenvalues and orthonor
         double tolerance = 4.0 * kUnitRoundoff<float> * (n + 8);
         REQUIRE(
             compare(a, matmul_oracle(widen<double>(q), scaled, n, n, n, true, false), tolerance * std::sqrt(2.0 * n)));
-        std::vector<double> identity(n * n, 0.0);
-        for (int i = 0; i < n; ++i) identity[i * n + i] = 1.0;
-        auto gram = matmul_oracle(widen<double>(q), widen<double>(q), n, n, n, false, true);
-        REQUIRE(compare(std::vector<double>(gram), identity, tolerance));
+        REQUIRE(are_orthonormal(q, n, n, tolerance));
         REQUIRE(std::is_sorted(w.begin(), w.end()));
     }
 }

@@ -35,7 +35,8 @@ std::vector<bf16> numbered(int n) {
     return x;
 }
 
-std::vector<uint32_t> run_ldmatrix(bool trans) {
+template <bool TRANS>
+std::vector<uint32_t> run_ldmatrix() {
     Stream stream;
     const std::vector<bf16> rows = numbered(32 * 8);
     std::vector<int> place(32);
@@ -43,11 +44,7 @@ std::vector<uint32_t> run_ldmatrix(bool trans) {
     Guarded<bf16> on_device(rows, stream);
     Guarded<int> places(place, stream);
     Guarded<uint32_t> out(32 * 4, stream);
-    if (trans) {
-        launch<ldmatrix_kernel<true>>({1, 32}, stream, out.data(), on_device.data(), places.data());
-    } else {
-        launch<ldmatrix_kernel<false>>({1, 32}, stream, out.data(), on_device.data(), places.data());
-    }
+    launch<ldmatrix_kernel<TRANS>>({1, 32}, stream, out.data(), on_device.data(), places.data());
     return out.get();
 }
 
@@ -205,38 +202,13 @@ __global__ void pipeline_kernel(float* out, const float* in, int steps) {
     out[i] = sum;
 }
 
-constexpr int kSteps = 5;
-
-std::vector<float> pipeline_input() {
-    std::vector<float> in(kSteps * 64 * 4);
-    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
-    return in;
-}
-
-std::vector<float> run_pipeline() {
-    Stream stream;
-    Guarded<float> in(pipeline_input(), stream);
-    Guarded<float> out(64, stream);
-    launch<pipeline_kernel>({1, 64}, stream, out.data(), in.data(), kSteps);
-    return out.get();
-}
-
-std::vector<float> pipeline_result() {
-    const std::vector<float> in = pipeline_input();
-    std::vector<float> sums(64);
-    for (int i = 0; i < 64; ++i)
-        for (int step = 0; step < kSteps; ++step)
-            for (int j = 0; j < 4; ++j) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
-    return sums;
-}
-
 }  // namespace
 
 TEST_CASE(
     "runtime/tensor_core: ldmatrix gives lane l elements 2 (l % 4) and the next of row l / 4, .trans of column l / 4") {
     const std::vector<bf16> rows = numbered(32 * 8);
     for (bool trans : {false, true}) {
-        const std::vector<uint32_t> r = run_ldmatrix(trans);
+        const std::vector<uint32_t> r = trans ? run_ldmatrix<true>() : run_ldmatrix<false>();
         for (int lane = 0; lane < 32; ++lane)
             for (int m = 0; m < 4; ++m) {
                 INFO("lane " << lane << " register " << m << (trans ? " trans" : ""));
@@ -312,5 +284,16 @@ TEST_CASE("runtime/tensor_core: cp_async copies 4, 8 and 16 bytes, and zeros whe
 }
 
 TEST_CASE("runtime/tensor_core: groups of copies land in order") {
-    REQUIRE(same_bits(run_pipeline(), pipeline_result()));
+    constexpr int kSteps = 5;
+    std::vector<float> in(kSteps * 64 * 4);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
+    std::vector<float> sums(64);
+    for (int i = 0; i < 64; ++i)
+        for (int step = 0; step < kSteps; ++step)
+            for (int j = 0; j < 4; ++j) sums[i] += in[(step * 64 + (i + 32) % 64) * 4 + j];
+    Stream stream;
+    Guarded<float> on_device(in, stream);
+    Guarded<float> out(64, stream);
+    launch<pipeline_kernel>({1, 64}, stream, out.data(), on_device.data(), kSteps);
+    REQUIRE(same_bits(out.get(), sums));
 }

@@ -15,7 +15,7 @@ from experiments import figures, groups, runs, significance, tables
 
 
 def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9, val="beef", tokenizer="t1",
-                  vocabulary=257, bits=None, channels=64, changes=(), name="a", lr=0.01, text="one", text_bytes=1000,
+                  vocabulary=257, bits=None, channels=64, changes=(), lr=0.01, text="one", text_bytes=1000,
                   experiment_options=None, **rest):
     """Writes a finished run as current builds do, with "experiment" in config.json. `text`: the validation text."""
     options = {"optimizer": optimizer, "lr": lr, **(experiment_options or {})}
@@ -23,8 +23,8 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
                   "model": {"layers": 2, "channels": channels, "vocab_size": vocabulary},
                   "data": {"train": [{"content": content, "share": share}, {"content": "d", "share": 1 - share}],
                            "val": val, "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}}
-    data = {"train": [{"path": f"{name}/t_train_000000.bin", "tokens": 100, "content": content, "source": 0}],
-            "val": [{"path": f"{name}/t_val_000000.bin", "tokens": 10, "content": val, "source": 0}],
+    data = {"train": [{"path": "a/t_train_000000.bin", "tokens": 100, "content": content, "source": 0}],
+            "val": [{"path": "a/t_val_000000.bin", "tokens": 10, "content": val, "source": 0}],
             "vocab_size": vocabulary, "delimiter": 1, "tokenizer": tokenizer}
     if text:
         beginnings = {str(size): f"{text} {size}" for size in range(480, text_bytes + 1, 32)}
@@ -32,7 +32,7 @@ def write_new_run(folder, optimizer="adamw", seed=1, content="c0ffee", share=0.9
     config = {"experiment": experiment, "seed": seed, "changes": list(changes), "model": experiment["model"]}
     evals = {"val_bytes": 40, "val_bits_per_byte": bits} if bits else None
     path = write_run(folder, optimizer, seed, config=config, evals=evals, **rest) / "config.json"
-    options = read_json(path)["options"] | {"data": f"d/{name}/:{share:.1f},d/b:{1 - share:.1f}"}
+    options = read_json(path)["options"] | {"data": f"d/a/:{share:.1f},d/b:{1 - share:.1f}"}
     change_json(path, options=options, data=data)
     return folder
 

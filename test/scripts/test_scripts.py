@@ -74,42 +74,6 @@ class PtxasReportTest(Case):
         self.assertEqual(ptxas_report.short_names(names), names)
 
 
-class RunTestsTest(Case):
-    def test_a_file_in_which_no_test_ran_has_failed(self):
-        test, begin = "    def test_a(self): pass\n", "import unittest\nclass A(unittest.TestCase):\n"
-        write_files(self.folder, {
-            "test_good.py": begin + test, "test_empty.py": "",
-            "test_bad.py": f"{begin}    @classmethod\n    def setUpClass(cls): raise ValueError('why')\n{test}"})
-        for name, said in (("missing", "no such file"), ("empty", "no test in it"), ("bad", "why")):
-            done = self.run_script("run_tests.py", "test_good.py", f"test_{name}.py", expect=1)
-            self.assertRegex(done.stdout, f"FAILED: test_{name}.py.*{said}\n(.*\n)*1 passed, 1 failed, 0 skipped\n$")
-        self.run_script("run_tests.py", "test_good.py", "test_empty.py", "-k", "test_a")  # only one has it
-        self.run_script("run_tests.py", "test_good.py", "no/test_missing.py", "-k", "test_a", expect=1)
-
-    # A Catch2 program with one test case, which fails in `bad`.
-    PROGRAM = f"""#!{sys.executable}
-import os, sys
-if "--list-tests" in sys.argv:
-    print("base/x: one")
-elif "--input-file" in sys.argv:
-    outcome = "failed" if sys.argv[0].endswith("bad") else "passed"
-    open(os.environ["TEON_TEST_LOG"], "w").write(f"started\\tbase/x: one\\n{{outcome}}\\tbase/x: one\\t0.1\\n")
-"""
-
-    def test_a_program_that_cannot_run_has_failed(self):
-        good = write_program(self.folder / "good", self.PROGRAM)
-        broken = write_program(self.folder / "broken", "#!/bin/sh\nexit 127\n")
-        for programs in ([broken], [good, broken]):
-            done = self.run_script("run_tests.py", *programs, "--only", "base/", expect=1)
-            self.assertIn(f"FAILED: {broken}: lists no test case", done.stdout)
-        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
-
-    def test_two_programs_with_the_same_test_cases_both_run(self):
-        programs = [write_program(self.folder / name, self.PROGRAM) for name in ("bad", "good")]
-        done = self.run_script("run_tests.py", *programs, expect=1)
-        self.assertIn("1 passed, 1 failed, 0 skipped", done.stdout)
-
-
 class TestNamesTest(Case):
     def test_a_test_case_is_named_after_the_tested_file_or_its_own(self):
         for file in [*ROOT.glob("test/*/*.cpp"), *ROOT.glob("test/*/*.cu")]:

@@ -381,18 +381,23 @@ class ModelsTest(Case):
             with self.assertRaisesRegex(ValueError, f"{outputs} x 4 does not consist of 2 or 3 matrices"):
                 teon_torch.stacks_of(torch.nn.ModuleList([torch.nn.ModuleDict({"c_attn": layer(4, outputs)})]))
 
+    def second_step(self, build, **division):
+        """Returns the operations of the second step of a model that `build` makes without memory."""
+        with torch.device("meta"):
+            model = build()
+        for p in model.parameters():
+            p.grad = torch.empty_like(p)
+        optimizer = teon_torch.Teon(teon_torch.stacks_of(model, **division)[0])
+        optimizer.step()
+        with Operations() as operations:
+            optimizer.step()
+        return operations
+
     @needs("torch", "safetensors", "transformers")
     def test_gpt2_124m_needs_no_launch_per_matrix(self):
         launches = []
-        for layers, size in ((12, dict(n_embd=768, n_head=12)), (24, dict(n_embd=768, n_head=12))):
-            with torch.device("meta"):
-                model = gpt2(layers, **size)
-            for p in model.parameters():
-                p.grad = torch.empty_like(p)
-            optimizer = teon_torch.Teon(teon_torch.stacks_of(model)[0])
-            optimizer.step()
-            with Operations() as operations:
-                optimizer.step()
+        for layers in (12, 24):
+            operations = self.second_step(lambda: gpt2(layers, n_embd=768, n_head=12))
             launches.append(operations.names())
             # torch copies lists of tensors of one kind in one launch, other lists tensor by tensor.
             for name, arguments in operations.calls:
@@ -409,20 +414,10 @@ class ModelsTest(Case):
     @needs("torch", "safetensors", "transformers")
     def test_experts_need_no_launch_per_matrix(self):
         for experts in ("each", "stack"):
-            launches = []
-            for layers, count in ((2, 4), (3, 4), (2, 8)):
-                with torch.device("meta"):
-                    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
-                        **SIZES | {"num_hidden_layers": layers}, num_experts_per_tok=2, head_dim=8, num_experts=count,
-                        moe_intermediate_size=24))
-                for p in model.parameters():
-                    p.grad = torch.empty_like(p)
-                hidden, _ = teon_torch.stacks_of(model, experts=experts, k=2 if experts == "stack" else 1)
-                optimizer = teon_torch.Teon(hidden)
-                optimizer.step()
-                with Operations() as operations:
-                    optimizer.step()
-                launches.append(operations.names())
+            launches = [self.second_step(lambda: transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+                **SIZES | {"num_hidden_layers": layers}, num_experts_per_tok=2, head_dim=8, num_experts=count,
+                moe_intermediate_size=24)), experts=experts, k=2 if experts == "stack" else 1).names()
+                for layers, count in ((2, 4), (3, 4), (2, 8))]
             self.assertEqual(launches[0], launches[2])  # of another number of experts
             if experts == "each":  # else the third layer is a shorter stack of Q, K and V
                 self.assertEqual(launches[0], launches[1])

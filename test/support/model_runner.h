@@ -1,4 +1,4 @@
-// Runs a model for model tests, and returns its loss, gradients and master weights.
+// Runs a model of random weights for model tests, and returns its loss, gradients and master weights.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,9 @@ struct ModelRunner {
     Guarded<float> losses;
 
     ModelRunner(const DecoderConfig& config, const DecoderRun& run)
-        : model(make_decoder(config, run, context)), N(int64_t{run.B} * run.T), losses(N, context.stream) {}
+        : model(make_decoder(config, run, context)), N(int64_t{run.B} * run.T), losses(N, context.stream) {
+        model->params().initialize(7, context.stream);
+    }
 
     // Returns the mean loss. If `backward`, also computes the gradients of `weight` times it, += if accumulate.
     double loss(const DeviceBatch& batch, bool backward = false, float weight = 1.0f, bool accumulate = false) {
