@@ -43,18 +43,20 @@ ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
-# Five files of these folders at a time are compiled as one: most of the time of one file goes to headers that its
-# neighbours include, too. APART: files with flags of their own, of one backend, large ones, and those whose unnamed
-# functions are called as their neighbours' are. $(call fives,FOLDER,FILES) returns the groups as files, and sets
-# FILES_<group>.
-GROUPED   := base cpu runtime $(STEERING)
+# Five files of a folder at a time are compiled as one: most of the time of one file goes to headers that its neighbours
+# include, too. For a GPU, nvcc compiles each .cu file by itself. APART: files with flags of their own, of one backend,
+# large ones, and those whose unnamed functions are called as their neighbours' are. $(call fives,GROUP,FILES) returns
+# the groups as files, and sets FILES_<group>.
 APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
-             cpu/system_memory.cpp optim/soap.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp \
-             model/qwen3.cpp
-fives      = $(if $2,$(eval FILES_$1/group$(words $3 x) := $(wordlist 1,5,$2))$1/group$(words $3 x).cpp \
+             cpu/system_memory.cpp optim/soap.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp model/qwen3.cpp \
+             kernels/activation.cu kernels/attention_rows.cu kernels/attention_tiled.cu kernels/norm.cu kernels/teon.cu
+fives      = $(if $2,$(eval FILES_$1$(words $3 x) := $(wordlist 1,5,$2))$1$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))
-GROUPS    := $(strip $(foreach f,$(GROUPED),$(call fives,$f,$(filter-out $(APART),$(wildcard $f/*.cpp)))))
-UNITS     := $(filter-out $(foreach g,$(GROUPS),$(FILES_$(basename $g))),$(LIBRARY)) $(GROUPS)
+groups     = $(strip $(foreach f,$1,$(call fives,$f/$2,$(filter-out $(APART),$(wildcard $f/*.$3)))))
+GROUPS    := $(call groups,base cpu runtime $(STEERING),group,cpp)
+CU_GROUPS := $(call groups,runtime kernels,cu_group,cu)
+UNITS_cuda := $(filter-out $(foreach g,$(GROUPS),$(FILES_$(basename $g))),$(LIBRARY)) $(GROUPS)
+UNITS_cpu  := $(filter-out $(foreach g,$(CU_GROUPS),$(FILES_$(basename $g))),$(UNITS_cuda)) $(CU_GROUPS)
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusolver.so.12 \
@@ -137,7 +139,7 @@ build/$1/%.cpp.o: %.cpp build/$1/flags
 	@$$(BOUND) $$(CPP_$1) $$(EXTRA) -MD -MP -c $$< -o $$@
 
 # A class may have a member of a type in an unnamed namespace of its file, which here is not the main file.
-$(GROUPS:%=build/$1/%.o): build/$1/%.cpp.o: build/groups/%.cpp build/$1/flags
+$(addprefix build/$1/,$(addsuffix .o,$(GROUPS) $(CU_GROUPS))): build/$1/%.cpp.o: build/groups/%.cpp build/$1/flags
 	@mkdir -p $$(@D)
 	@echo "  $1  $$(FILES_$$*)"
 	@$$(BOUND) $$(CPP_$1) -Wno-subobject-linkage -MD -MP -c $$< -o $$@
@@ -147,11 +149,11 @@ build/$1/%.cu.o: %.cu build/$1/flags
 	@echo "  $1  $$<"
 	@$$(BOUND) $$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
-$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(UNITS))
+$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(UNITS_$(call backend,$1)))
 	@echo "  $1  $$*"
 	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
-build/$1/tests: $(call objects,$1,$(TESTS) $(UNITS))
+build/$1/tests: $(call objects,$1,$(TESTS) $(UNITS_$(call backend,$1)))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
@@ -181,7 +183,7 @@ $(foreach f,$(FOLDERS),$(eval $(call folder,$f)))
 build/cuda-check/% build/cuda-model/%: private OPT := -O0
 build/cuda-model/test/%: private OPT := -O1
 ALL := $(TESTS) $(LIBRARY) $(GPUSIM) $(addsuffix .cu,$(PROGRAMS) $(BENCHES))
--include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL) $(GROUPS))))
+-include $(foreach f,$(FOLDERS),$(patsubst %.o,%.d,$(call objects,$f,$(ALL) $(GROUPS) $(CU_GROUPS))))
 
 build/groups/%.cpp: FORCE
 	@mkdir -p $(@D)
