@@ -127,6 +127,7 @@ CU_cuda-bundle = $(filter-out -lineinfo,$(NVCC_cuda)) $(ARCH_all)
 CU_cuda-model  = $(NVCC_cuda) $(PTX_both) --no-compress
 
 backend = $(firstword $(subst -, ,$1))
+units   = $(UNITS_$(call backend,$1))
 objects = $(patsubst %,build/$1/%.o,$(filter-out $(ONLY_$(if $(filter cuda,$(call backend,$1)),cpu,cuda)),$2))
 
 # The rules of folder $1. Each $$ is the $ of an ordinary rule: $(call folder,cpu) replaces $1 in this text and turns $$
@@ -149,11 +150,11 @@ build/$1/%.cu.o: %.cu build/$1/flags
 	@echo "  $1  $$<"
 	@$$(BOUND) $$(CU_$1) -MD -MP -MF $$(@:.o=.d) -c $$< -o $$@ 2> $$@.log || { cat $$@.log >&2; exit 1; }
 
-$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(UNITS_$(call backend,$1)))
+$(addprefix build/$1/,$(PROGRAMS) $(BENCHES)): build/$1/%: build/$1/%.cu.o $(call objects,$1,$(call units,$1))
 	@echo "  $1  $$*"
 	@$$(CPP_$1) $$^ -o $$@ $$(LIBS_$(call backend,$1))
 
-build/$1/tests: $(call objects,$1,$(TESTS) $(UNITS_$(call backend,$1)))
+build/$1/tests: $(call objects,$1,$(TESTS) $(call units,$1))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
