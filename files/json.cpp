@@ -104,9 +104,11 @@ Json& Json::operator[](std::string_view key) {
 }
 
 void Json::erase(std::string_view key) {
-    if (!is_object()) return;
-    const auto member = object_->find(key);
-    if (member != object_->end()) object_->erase(member);
+    CHECK_USAGE(is_object(), "{} is not an object", shown(*this));
+    const auto erased = object_->find(key);
+    if (erased == object_->end()) return;
+    for (auto& [name, member] : *object_) member.position_ -= member.position_ > erased->second.position_;
+    object_->erase(erased);
 }
 
 void Json::update(const Json& object) {

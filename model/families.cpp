@@ -18,8 +18,8 @@ const std::vector<ModelFamily>& families() {
 void check_program(const Json& config, const std::vector<ModelFamily>& among, const std::string& path) {
     for (const ModelFamily& family : families()) {
         const bool is_here = std::ranges::find(among, family.name, &ModelFamily::name) != among.end();
-        CHECK_USAGE(is_here || !config.is_object() || config.value("model_type", Json()) != family.name,
-                    "{}: model_type is '{}'; its program is ./train_{}", path, family.name, family.name);
+        CHECK_USAGE(is_here || config["model_type"] != family.name, "{}: model_type is '{}'; its program is ./train_{}",
+                    path, family.name, family.name);
     }
 }
 
