@@ -138,7 +138,7 @@ const SymmetricKernel* Linalg::Impl::symmetric_choice(const Gemm& g, const Mat& 
         const auto kernels = symmetric_kernels(g, addend, stream);
         const SymmetricKernel* kernel = search.may_try()
                                             ? search_symmetric(g, addend, kernels, "symmetric " + text_of(key))
-                                            : fastest_symmetric_kernel(kernels, g.M, g.batch_inner, multiprocessors);
+                                            : fastest_symmetric_kernel(kernels, symmetric_size(g), multiprocessors);
         choice = symmetric_choices.emplace(key, kernel).first;
     }
     return choice->second;

@@ -9,36 +9,34 @@ namespace teon {
 
 namespace {
 
-// Expected rates, as fractions of the peak. On sm_90 a library reaches 0.8 with wgmma; mma.sync has 62% of wgmma's
-// speed. Our kernel with wgmma reads no more bytes for a product than a library does, but does not write one tile
-// while it computes the next. (Derived, not measured. --autotune measures.)
-constexpr double kLibraryRate = 0.8;
-constexpr double kMmaRate = 0.6;
-constexpr double kWgmmaRate = 0.75;
+// The rule counts time in slices of a tile, 128 x 128 x 64 products, at a multiprocessor's peak rate. Each kernel, and a
+// library with tiles of 256 x 128, computes two tiles at a time on a multiprocessor, at a fraction of the peak; to start
+// and end such a pair takes our kernels as long as kStart slices. Fitted to the times of an H200 for 768 to 4,096 rows
+// and 1 to 22 matrices, of which it meets all but one within 16% (bench/RESULTS.md). --autotune measures instead.
+constexpr double kLibraryRate = 0.77;
+constexpr double kStart = 19;
 constexpr int kTile = 128;
+constexpr int kDepth = 64;
 
-// Blocks start as others end, so the multiprocessors with most blocks determine the time.
-double rounds(int64_t blocks, int batch, int multiprocessors) {
-    return static_cast<double>(ceil_div(blocks * batch, int64_t{multiprocessors}));
+double expected_time(int64_t pairs, int K, int multiprocessors, double rate, double start) {
+    const int64_t rounds = ceil_div(pairs, int64_t{multiprocessors});  // a pair starts as another ends
+    return static_cast<double>(rounds) * (2 * ceil_div(K, kDepth) / rate + start);
 }
 
 constexpr SymmetricKernel kKernels[] = {
     {"pairs of tiles up to the diagonal", 90, 90, symmetric_hopper_has_code, symmetric_hopper_supports,
-     [](int side, int batch, int multiprocessors) {
-         return 2 * rounds(symmetric_hopper_pairs(side), batch, multiprocessors) / kWgmmaRate;
-     },
-     symmetric_product_hopper},
+     symmetric_product_hopper, symmetric_hopper_pairs, 0.52},
     {"tiles up to the diagonal", 0, std::numeric_limits<int>::max(), [] { return true; },
-     [](const Gemm&) { return true; },
-     [](int side, int batch, int multiprocessors) {
-         return rounds(symmetric_mma_tiles(side), batch, multiprocessors) / kMmaRate;
-     },
-     symmetric_product_mma},
+     [](const Gemm&) { return true; }, symmetric_product_mma, symmetric_mma_pairs, 0.44},
 };
 
-const SymmetricKernel* shortest(const std::vector<const SymmetricKernel*>& kernels, int side, int batch,
+double expected_time(const SymmetricKernel& kernel, const SymmetricSize& size, int multiprocessors) {
+    return expected_time(kernel.pairs(size.side, size.batch), size.K, multiprocessors, kernel.rate, kStart);
+}
+
+const SymmetricKernel* shortest(const std::vector<const SymmetricKernel*>& kernels, const SymmetricSize& size,
                                 int multiprocessors) {
-    const auto time = [&](const SymmetricKernel* kernel) { return kernel->time(side, batch, multiprocessors); };
+    const auto time = [&](const SymmetricKernel* kernel) { return expected_time(*kernel, size, multiprocessors); };
     return *std::min_element(kernels.begin(), kernels.end(),
                              [&](const auto* a, const auto* b) { return time(a) < time(b); });
 }
@@ -75,20 +73,21 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
     return kernels;
 }
 
-const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels, int side, int batch,
-                                                int multiprocessors) {
+const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
+                                                const SymmetricSize& size, int multiprocessors) {
     if (kernels.empty()) return nullptr;
-    const int64_t n = ceil_div(side, kTile);
-    const double library = rounds(n * n, batch, multiprocessors) / kLibraryRate;
-    const SymmetricKernel* kernel = shortest(kernels, side, batch, multiprocessors);
-    return kernel->time(side, batch, multiprocessors) <= library ? kernel : nullptr;
+    const int64_t n = ceil_div(size.side, kTile);
+    const int64_t pairs = ceil_div(n * n * size.batch, int64_t{2});
+    const double library = expected_time(pairs, size.K, multiprocessors, kLibraryRate, 0);
+    const SymmetricKernel* kernel = shortest(kernels, size, multiprocessors);
+    return expected_time(*kernel, size, multiprocessors) <= library ? kernel : nullptr;
 }
 
 void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream) {
     const auto kernels = symmetric_kernels(g, addend, stream);
     CHECK(!kernels.empty(), "symmetric product: {} x {} x {} (M x N x K), {} to {}", g.M, g.N, g.K, name_of(g.A.dtype),
           name_of(g.C.dtype));
-    shortest(kernels, g.M, g.batch_inner, device_info().multiprocessors)->run(g, addend, stream);
+    shortest(kernels, symmetric_size(g), device_info().multiprocessors)->run(g, addend, stream);
 }
 
 }  // namespace teon

@@ -23,12 +23,18 @@ struct SymmetricKernel {
     int first_capability, last_capability;  // of the device: 90 for sm_90, 0 for a CPU
     bool (*has_code)();                     // whether this program has the kernel for the device
     bool (*supports)(const Gemm& g);        // what else it asks of g
-    // The expected time for `batch` matrices: 1 is that of a 128 x 128 tile at a multiprocessor's peak rate.
-    double (*time)(int side, int batch, int multiprocessors);
     // Computes g. Sums are in float, in an order that depends on K and the kernel alone; C is symmetric to the last
     // bit. If beta = 0, addend is not read.
     void (*run)(const Gemm& g, const Mat& addend, const Stream& stream);
+    int64_t (*pairs)(int side, int batch);  // of tiles; a multiprocessor computes one at a time
+    double rate;                            // measured, as a fraction of the GPU's peak
 };
+
+// `batch` matrices of side x side, with sums of K products.
+struct SymmetricSize {
+    int side, K, batch;
+};
+inline SymmetricSize symmetric_size(const Gemm& g) { return {g.M, g.K, g.batch_inner}; }
 
 // Returns the kernel of that name, or nullptr.
 const SymmetricKernel* symmetric_kernel(std::string_view name);
@@ -38,8 +44,8 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
 
 // Returns the kernel with the shortest expected time, or nullptr if the library's full product is expected to be
 // faster than each.
-const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels, int side, int batch,
-                                                int multiprocessors);
+const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
+                                                const SymmetricSize& size, int multiprocessors);
 
 // The kernels of the table: with wgmma, the instruction of sm_90a, if tensor maps can describe A and B; and with
 // mma.sync, for every GPU. A block computes a pair of tiles of 128 x 128 elements, one above the other, of which at
@@ -47,9 +53,9 @@ const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const Symmetri
 bool symmetric_hopper_has_code();
 bool symmetric_hopper_supports(const Gemm& g);
 void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& stream);
-int64_t symmetric_hopper_pairs(int side);
+int64_t symmetric_hopper_pairs(int side, int batch);
 void symmetric_product_mma(const Gemm& g, const Mat& addend, const Stream& stream);
-int64_t symmetric_mma_tiles(int side);
+int64_t symmetric_mma_pairs(int side, int batch);  // two blocks at a time on a multiprocessor
 
 // Computes g with the kernel of the shortest expected time.
 void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream);

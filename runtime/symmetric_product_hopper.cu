@@ -179,7 +179,7 @@ void launch_product(const Gemm& g, const Mat& addend, const Stream& stream) {
         const int64_t stride = g.batch_inner > 1 ? x.stride_inner : rows * x.ld;
         return tensor_map(x.data, g.batch_inner, rows, columns, stride, x.ld, COLUMNS ? Pair::kDepth : Pair::kSide);
     };
-    const dim3 grid(static_cast<unsigned>(symmetric_hopper_pairs(g.M)), static_cast<unsigned>(g.batch_inner));
+    const dim3 grid(static_cast<unsigned>(symmetric_hopper_pairs(g.M, 1)), static_cast<unsigned>(g.batch_inner));
     launch<symmetric_product_hopper_kernel<T, COLUMNS>>({grid, kHopperThreads, Pair::kBytes}, stream,
                                                         SymmetricBatch<T>(g, addend), map(g.A), map(g.B));
 }
@@ -201,10 +201,10 @@ bool symmetric_hopper_supports(const Gemm& g) {
     return g.K > 0 && has_map(g.A) && has_map(g.B);
 }
 
-int64_t symmetric_hopper_pairs(int side) {
+int64_t symmetric_hopper_pairs(int side, int batch) {
     const int64_t n = ceil_div(side, kSymmetricTile);
     const int64_t rows = ceil_div(n, kHopperConsumers);
-    return rows * (rows + 1);  // even
+    return rows * (rows + 1) * batch;  // even
 }
 
 void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& stream) {

@@ -93,14 +93,15 @@ __global__ void __launch_bounds__(kSymmetricThreads, kBlocks) symmetric_product_
 
 }  // namespace
 
-int64_t symmetric_mma_tiles(int side) {
+static int64_t tiles(int side) {
     const int64_t n = ceil_div(side, kSide);
     return n * (n + 1) / 2;
 }
+int64_t symmetric_mma_pairs(int side, int batch) { return ceil_div(tiles(side) * batch, int64_t{kBlocks}); }
 
 void symmetric_product_mma(const Gemm& g, const Mat& addend, const Stream& stream) {
     const LaunchConfig config(
-        dim3(static_cast<unsigned>(symmetric_mma_tiles(g.M)), static_cast<unsigned>(g.batch_inner)), kSymmetricThreads,
+        dim3(static_cast<unsigned>(tiles(g.M)), static_cast<unsigned>(g.batch_inner)), kSymmetricThreads,
         kBytes);
     visit_dtype(g.A.dtype, [&]<typename T>(T) {
         if constexpr (sizeof(T) == 2) {
