@@ -1,6 +1,6 @@
 #!/bin/bash
-# Packs the programs of a build folder, the demo's tokens, headers and scripts into an archive, whose first.sh tests and
-# measures another machine's GPU:
+# Packs the programs of a build folder, the demo's tokens, files of tests, headers and scripts into an archive, whose
+# first.sh tests and measures another machine's GPU:
 #
 #   scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz      (make gpu-bundle)
 #   tar xf gpu-first.tar.xz && gpu-first/first.sh a b                   (there; scripts/gpu_first.py --help)
@@ -12,13 +12,14 @@ programs=$1 archive=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 here=$work/gpu-first
-mkdir -p "$here/build/cuda/bench" "$here/build/corpus"
+mkdir -p "$here/build/cuda/bench" "$here/build/corpus" "$here/test/golden"
 for name in tests train_gpt2 train_llama bench/bench_gpu; do
     [ -e "$programs/$name" ] || { echo "gpu_bundle: $programs/$name is missing; run make gpu-bundle" >&2; exit 1; }
     strip -s -o "$here/build/cuda/$name" "$programs/$name"
 done
 cp -r scripts "$here"
 find "$here/scripts" -name __pycache__ -prune -exec rm -r {} +
+cp test/golden/*.safetensors "$here/test/golden"
 [ ! -e build/corpus/manifest.json ] || cp -r build/corpus "$here/build"
 # Headers for builds there without a package registry: `make` finds them in build/deps/include of its folder.
 mkdir -p "$here/build/deps/include"

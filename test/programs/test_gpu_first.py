@@ -113,6 +113,7 @@ class FirstHour(Case):
         self.assertEqual(rows["a", "a launch"]["outcome"], "passed")
         self.assertNotIn(str(ROOT), (first / "build" / "gpu-first" / "log.txt").read_text())
         self.assertTrue((first / "build" / "deps" / "include" / "fmt" / "core.h").exists())
+        self.call("env", f"--chdir={first}", "build/cuda/tests", "optim/teon: ten steps*")  # reads a golden file
         (tools / "ldd").unlink()
         write_program(tools / "ldd", "#!/bin/bash\necho '  libcusolver.so.12 => not found'\n")
         self.assertIn("first: libcusolver.so.12 not found: install CUDA's libraries",
