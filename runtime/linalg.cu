@@ -25,12 +25,6 @@ namespace {
 
 // Memory for the partial sums of a bias gradient.
 constexpr size_t kBiasScratchBytes = 4 << 20;
-// Symmetric products of 16-bit types may be computed by our own kernel on a GPU and are computed in tiles on a CPU. The
-// library computes symmetric products in up to kSymmetricParts block rows if both M and K are at least kSymmetricSplit.
-// 2 block rows save a quarter of the work, 4 save three eighths. On an H100 this outweighs the cost of smaller products
-// and more launches only if the products are large (derived, not measured). On a CPU a launch costs less than the
-// arithmetic.
-constexpr int kSymmetricParts = 4;
 
 // Calls f with x.data as a pointer to its C++ type.
 template <typename F>
@@ -179,9 +173,7 @@ const SymmetricKernel* Linalg::Impl::search_symmetric(const Gemm& g, const Mat& 
 // a full product are rounded differently, after which powers of a matrix do not commute and Newton-Schulz in Gram form
 // loses two bits.
 void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& addend) {
-    const int size = std::min(g.M, g.K);
-    const int parts = size < kSymmetricSplit ? 1 : std::min(2 * size / kSymmetricSplit, kSymmetricParts);
-    int height = round_up(g.M / parts, 128);
+    const int height = symmetric_block_height(g.M, g.K);
     for (int row = 0; row < g.M; row += height) {
         Gemm part = g;
         part.M = std::min(height, g.M - row);

@@ -14,9 +14,6 @@
 
 namespace teon {
 
-// The library computes a symmetric product in block rows up to the diagonal if M and K are at least this.
-inline constexpr int kSymmetricSplit = kGpu ? 1024 : 256;
-
 class Linalg {
 public:
     // Use one handle per stream. Owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.

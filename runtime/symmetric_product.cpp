@@ -4,23 +4,46 @@
 #include <limits>
 
 #include "base/integer.h"
+#include "runtime/vec.h"
 
 namespace teon {
 
 namespace {
 
+// The library computes a symmetric product in up to kMostBlockRows block rows if both side and K are at least kSplit.
+// 2 block rows save a quarter of the work, 4 save three eighths. On a GPU this outweighs the cost of smaller products
+// and more launches only if the products are large (derived, not measured). On a CPU a launch costs less than the
+// arithmetic.
+constexpr int kSplit = kGpu ? 1024 : 256;
+constexpr int kMostBlockRows = 4;
+
 // The rule counts time in slices of a tile, 128 x 128 x 64 products, at a multiprocessor's peak rate. Each kernel, and a
-// library with tiles of 256 x 128, computes two tiles at a time on a multiprocessor, at a fraction of the peak; to start
-// and end such a pair takes our kernels as long as kStart slices. Fitted to the times of an H200 for 768 to 4,096 rows
-// and 1 to 22 matrices, of which it meets all but one within 16% (bench/RESULTS.md). --autotune measures instead.
+// library with tiles of 256 x 128, computes two tiles at a time on a multiprocessor, at a fraction of the peak. To start
+// and end such a pair takes our kernels as long as kStart slices, to start a kernel of the library as kLaunch, and the
+// pass that mirrors the library's result takes one slice for kMirrored elements. Fitted to an H200's times of products
+// with 768 to 4,096 rows in 1 to 22 matrices, of which it meets all but one within 16% (bench/RESULTS.md); block rows
+// were not measured. --autotune measures instead.
 constexpr double kLibraryRate = 0.77;
+constexpr double kLaunch = 11;
 constexpr double kStart = 19;
+constexpr double kMirrored = 600'000;
 constexpr int kTile = 128;
 constexpr int kDepth = 64;
 
 double expected_time(int64_t pairs, int K, int multiprocessors, double rate, double start) {
     const int64_t rounds = ceil_div(pairs, int64_t{multiprocessors});  // a pair starts as another ends
     return static_cast<double>(rounds) * (2 * ceil_div(K, kDepth) / rate + start);
+}
+
+double expected_time_of_library(const SymmetricSize& size, int multiprocessors) {
+    double time = kLaunch + static_cast<double>(size.side) * size.side * size.batch / kMirrored;
+    const int height = symmetric_block_height(size.side, size.K);
+    for (int row = 0; row < size.side; row += height) {
+        const int last = std::min(row + height, size.side);
+        const int64_t tiles = ceil_div(last - row, kTile) * ceil_div(last, kTile) * int64_t{size.batch};
+        time += kLaunch + expected_time(ceil_div(tiles, int64_t{2}), size.K, multiprocessors, kLibraryRate, 0);
+    }
+    return time;
 }
 
 constexpr SymmetricKernel kKernels[] = {
@@ -42,6 +65,12 @@ const SymmetricKernel* shortest(const std::vector<const SymmetricKernel*>& kerne
 }
 
 }  // namespace
+
+int symmetric_block_height(int side, int K) {
+    const int size = std::min(side, K);
+    const int blocks = size < kSplit ? 1 : std::min(2 * size / kSplit, kMostBlockRows);
+    return round_up(side / blocks, kTile);
+}
 
 bool symmetric_product_supports(const Gemm& g, const Mat& addend) {
     auto in_chunks = [&](const Mat& x) {
@@ -76,11 +105,9 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
                                                 const SymmetricSize& size, int multiprocessors) {
     if (kernels.empty()) return nullptr;
-    const int64_t n = ceil_div(size.side, kTile);
-    const int64_t pairs = ceil_div(n * n * size.batch, int64_t{2});
-    const double library = expected_time(pairs, size.K, multiprocessors, kLibraryRate, 0);
     const SymmetricKernel* kernel = shortest(kernels, size, multiprocessors);
-    return expected_time(*kernel, size, multiprocessors) <= library ? kernel : nullptr;
+    const double time = expected_time(*kernel, size, multiprocessors);
+    return time <= expected_time_of_library(size, multiprocessors) ? kernel : nullptr;
 }
 
 void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream) {

@@ -42,8 +42,11 @@ const SymmetricKernel* symmetric_kernel(std::string_view name);
 // Returns the kernels that compute g on the stream's device. There is always one if symmetric_product_supports() g.
 std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& addend, const Stream& stream);
 
-// Returns the kernel with the shortest expected time, or nullptr if the library's full product is expected to be
-// faster than each.
+// The library computes such a product in blocks of so many rows, up to the diagonal; the last may have fewer.
+int symmetric_block_height(int side, int K);
+
+// Returns the kernel with the shortest expected time, or nullptr if the library's blocks, which are mirrored afterwards,
+// are expected to be faster than each.
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
                                                 const SymmetricSize& size, int multiprocessors);
 

@@ -83,18 +83,29 @@ class Clocks:
               "memory.used": "used_mib"}
 
     def __init__(self):
-        self.now, self.most_mib = {}, 0
-        threading.Thread(target=self.sample, daemon=True).start()
+        self.now, self.used = {}, []  # used: (when nvidia-smi was asked, MiB)
+        if self.sample():
+            threading.Thread(target=self.keep_sampling, daemon=True).start()
 
     def sample(self):
-        while True:
-            answers = smi(list(self.FIELDS))
-            if not answers["clocks.sm"]:
-                return  # there is no GPU
-            self.now = {short: answers[name] for name, short in self.FIELDS.items()}
-            if answers["memory.used"].isdigit():
-                self.most_mib = max(self.most_mib, int(answers["memory.used"]))
+        """Returns whether there is a GPU."""
+        asked = time.monotonic()
+        answers = smi(list(self.FIELDS))
+        if not answers["clocks.sm"]:
+            return False
+        self.now = {short: answers[name] for name, short in self.FIELDS.items()}
+        if answers["memory.used"].isdigit():
+            self.used.append((asked, int(answers["memory.used"])))
+        return True
+
+    def keep_sampling(self):
+        while self.sample():
             time.sleep(0.5)
+
+    def used_since(self, start):
+        """The most MiB in use at a time since `start`, less what was in use when this call began; 0 if unknown."""
+        most = max((mib for asked, mib in self.used if asked >= start), default=0)
+        return max(0, most - self.used[0][1]) if self.used else 0
 
 
 class Rows:

@@ -8,6 +8,7 @@ import pathlib
 import re
 import statistics
 import tempfile
+import time
 
 import run_tests
 from run_folder import Metrics
@@ -59,8 +60,7 @@ def train(call, title, model, flags, turn):
         return
     program, shape, _ = model
     toy = call.options.size == "toy"
-    clocks = call.rows.clocks
-    before, clocks.most_mib = int(clocks.now.get("used_mib") or 0), 0
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         command = [call.program(program), *shape, *corpus(call), "--dtype", "bf16", "--steps", 3 if toy else STEPS,
@@ -78,7 +78,7 @@ def train(call, title, model, flags, turn):
     call.rows.add("d", name, "passed", seconds, f"{median('tokens_per_s'):.0f} tokens/s", of=title, train={
         "tokens_per_s": median("tokens_per_s"), "ms": median("ms"), "optimizer_ms": median("optimizer_ms"),
         "loss": steps[-1]["loss"], "mfu": statistics.median(utilization) if utilization else None,
-        "planned": planned[1] if planned else "", "measured_mib": max(0, clocks.most_mib - before),
+        "planned": planned[1] if planned else "", "measured_mib": call.rows.clocks.used_since(begin),
         "plan": [program, *map(str, shape), *map(str, flags)]})
 
 

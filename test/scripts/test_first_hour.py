@@ -29,8 +29,6 @@ class FirstHour(Case):
     def test_each_row_has_driver_commit_and_clocks_and_is_not_repeated(self):
         facts = self.machine()
         first = rows.Rows(self.folder / "out", facts)
-        while not first.clocks.now:
-            pass
         row = first.add("b", "a test", "passed", 0.5)
         self.assertEqual((row["on"]["gpu"], row["on"]["driver"], row["on"]["commit"]),
                          ("NVIDIA H200", "580.1", "1.0 (abc123)"))
@@ -45,6 +43,14 @@ class FirstHour(Case):
         self.assertEqual(json.loads(first.path.read_text().splitlines()[-1])["name"], "another")
         self.assertFalse(rows.Rows(self.folder / "out", facts, again=True).has("b", "a kernel"))
         self.assertFalse(rows.Rows(self.folder / "out", facts | {"commit": "1.0 (def456)"}).has("b", "a test"))
+
+    def test_memory_of_a_run_excludes_what_ran_before_it_and_beside_it(self):
+        self.machine()
+        write_program(self.folder / "nvidia-smi", "#!/bin/bash\nexit 9\n")
+        clocks = rows.Clocks()
+        self.assertEqual((clocks.now, clocks.used_since(0)), ({}, 0))
+        clocks.used = [(1, 3000), (2, 26000), (3, 3000), (4, 24000), (5, 8000)]
+        self.assertEqual([clocks.used_since(start) for start in (0, 3, 5, 6)], [23000, 21000, 5000, 0])
 
     def test_runs_go_on_with_portable_kernels_if_one_of_hopper_fails(self):
         call = types.SimpleNamespace(rows=rows.Rows(self.folder / "out", self.machine()))
