@@ -45,8 +45,8 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
 // The library computes such a product in blocks of so many rows, up to the diagonal; the last may have fewer.
 int symmetric_block_height(int side, int K);
 
-// Returns the kernel with the shortest expected time, or nullptr if the library's blocks, which are mirrored afterwards,
-// are expected to be faster than each.
+// Returns the kernel with the shortest expected time, or nullptr if the library's blocks, which are mirrored
+// afterwards, are expected to be faster than each.
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
                                                 const SymmetricSize& size, int multiprocessors);
 

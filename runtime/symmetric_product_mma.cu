@@ -100,9 +100,8 @@ static int64_t tiles(int side) {
 int64_t symmetric_mma_pairs(int side, int batch) { return ceil_div(tiles(side) * batch, int64_t{kBlocks}); }
 
 void symmetric_product_mma(const Gemm& g, const Mat& addend, const Stream& stream) {
-    const LaunchConfig config(
-        dim3(static_cast<unsigned>(tiles(g.M)), static_cast<unsigned>(g.batch_inner)), kSymmetricThreads,
-        kBytes);
+    const LaunchConfig config(dim3(static_cast<unsigned>(tiles(g.M)), static_cast<unsigned>(g.batch_inner)),
+                              kSymmetricThreads, kBytes);
     visit_dtype(g.A.dtype, [&]<typename T>(T) {
         if constexpr (sizeof(T) == 2) {
             const SymmetricBatch<T> batch(g, addend);
