@@ -19,10 +19,10 @@ constexpr int kMostBlockRows = 4;
 
 // The rule counts time in slices of a tile, 128 x 128 x 64 products, at a multiprocessor's peak rate. Each kernel, and
 // a library with tiles of 256 x 128, computes two tiles at a time on a multiprocessor, at a fraction of the peak. To
-// start and end such a pair takes our kernels as long as kStart slices, to start a kernel of the library as kLaunch; the
-// pass that mirrors the library's result takes one slice for kMirrored elements. Fitted to an H200's times of products
-// with 768 to 4,096 rows in 1 to 22 matrices, of which it meets all but one within 16% (docs/fp8.md); block rows were
-// not measured. --autotune measures instead.
+// start and end such a pair takes our kernels as long as kStart slices, to start a kernel of the library as kLaunch;
+// the pass that mirrors the library's result takes one slice for kMirrored elements. Fitted to an H200's times of
+// products with 768 to 4,096 rows in 1 to 22 matrices, of which it meets all but one within 16% (docs/fp8.md); block
+// rows were not measured. --autotune measures instead.
 constexpr double kLibraryRate = 0.77;
 constexpr double kLaunch = 11;
 constexpr double kStart = 19;
