@@ -48,7 +48,7 @@ LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # large ones, and those whose unnamed functions are called as their neighbours' are. $(call fives,GROUP,FILES) returns
 # the groups as files, and sets FILES_<group>.
 APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
-             cpu/system_memory.cpp optim/soap.cpp model/gpt2.cpp model/llama.cpp model/olmo2.cpp model/qwen3.cpp \
+             cpu/system_memory.cpp optim/soap.cpp \
              kernels/activation.cu kernels/attention_rows.cu kernels/attention_tiled.cu kernels/norm.cu kernels/teon.cu
 fives      = $(if $2,$(eval FILES_$1$(words $3 x) := $(wordlist 1,5,$2))$1$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))

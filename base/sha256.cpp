@@ -1,7 +1,5 @@
 #include "base/sha256.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -141,6 +139,14 @@ std::array<uint8_t, 32> Sha256::digest() {
     return bytes;
 }
 
-std::string Sha256::hex_digest() { return fmt::format("{:02x}", fmt::join(digest(), "")); }
+std::string Sha256::hex_digest() {
+    constexpr char kDigits[] = "0123456789abcdef";
+    std::string text;
+    for (const uint8_t byte : digest()) {
+        text += kDigits[byte / 16];
+        text += kDigits[byte % 16];
+    }
+    return text;
+}
 
 }  // namespace teon

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace teon {
@@ -34,5 +35,22 @@ std::string shortened(std::string_view text);
 
 // Returns the parts of the text between commas; one part if there is no comma.
 std::vector<std::string> split(const std::string& text);
+
+// Returns the parts, texts or whole numbers, with `separator` between them. fmt::join takes three times as long to compile.
+template <typename Parts>
+std::string joined(const Parts& parts, std::string_view separator) {
+    std::string text;
+    std::string_view before;
+    for (const auto& part : parts) {
+        text += before;
+        if constexpr (std::is_convertible_v<decltype(part), std::string_view>) {
+            text += part;
+        } else {
+            text += std::to_string(part);
+        }
+        before = separator;
+    }
+    return text;
+}
 
 }  // namespace teon

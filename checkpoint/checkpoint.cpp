@@ -1,6 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/hash.h"
+#include "base/text.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
 #include "files/file.h"
@@ -90,8 +91,8 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
                    int64_t begin, int64_t end, const Stream& stream) {
     const TensorInfo& t = file.at(name);
     CHECK(t.dtype == "F32" && t.shape == (std::vector<int64_t>{rows, cols}),
-          "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]", file.path(), name, t.dtype,
-          fmt::join(t.shape, ", "), rows, cols);
+          "{}: tensor '{}' is {} [{}], this run's is F32 [{}, {}]", file.path(), name, t.dtype, joined(t.shape, ", "),
+          rows, cols);
     std::vector<float> piece;
     for (int64_t n = 0; begin < end; begin += n, out += n) {
         n = std::min(end - begin, ParamStore::kStagedElements);

@@ -1,11 +1,10 @@
 #include "checkpoint/weights.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "base/text.h"
 #include "files/file.h"
 
 namespace teon {
@@ -43,8 +42,8 @@ SafetensorsModel::Found find(const CheckpointTensor& t, const SafetensorsModel& 
         if (!tensor_found && t.name.starts_with(prefix)) tensor_found = model.find(t.name.substr(prefix.size()));
     CHECK_USAGE(tensor_found, "{}: has no tensor '{}'", model.path(), t.name);
     CHECK_USAGE(tensor_found.tensor->shape == t.shape, "{}: tensor '{}' is [{}], this model's is [{}]",
-                tensor_found.file->path(), tensor_found.tensor->name, fmt::join(tensor_found.tensor->shape, ", "),
-                fmt::join(t.shape, ", "));
+                tensor_found.file->path(), tensor_found.tensor->name, joined(tensor_found.tensor->shape, ", "),
+                joined(t.shape, ", "));
     return tensor_found;
 }
 

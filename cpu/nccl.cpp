@@ -39,7 +39,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 #define OMPI_SKIP_MPICXX  // the old C++ bindings would need another library
 #define MPICH_SKIP_MPICXX
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <mpi.h>
 
 #include <algorithm>

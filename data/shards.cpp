@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -195,7 +196,7 @@ void ShardReader::will_need(int shard, int64_t first, int64_t n) {
 }
 
 void ShardReader::read_with_retries(int shard, int64_t offset) {
-    std::chrono::milliseconds pause = policy_.first_pause;
+    std::chrono::milliseconds pause(policy_.first_pause_ms);
     for (int attempt = 1;; ++attempt, pause *= 2) {
         int error = try_read(shard, offset);
         if (error == 0) return;

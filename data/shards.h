@@ -8,7 +8,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -56,8 +55,8 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
 // How a ShardReader reads. Tests inject a failing pread.
 struct ReadPolicy {
     ssize_t (*pread)(int file, void* out, size_t bytes, off_t offset) = ::pread;
-    int attempts = 5;                            // for transient errors: EIO, ESTALE, EAGAIN, ETIMEDOUT
-    std::chrono::milliseconds first_pause{100};  // doubled after each attempt: 1.5 s in all
+    int attempts = 5;          // for transient errors: EIO, ESTALE, EAGAIN, ETIMEDOUT
+    int first_pause_ms = 100;  // doubled after each attempt: 1.5 s in all
 };
 
 // Reads tokens at any position of any shard, from one thread at a time.

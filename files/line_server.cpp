@@ -1,7 +1,7 @@
 #include "files/line_server.h"
 
 #include <fcntl.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 
 extern char** environ;
 
@@ -54,7 +55,7 @@ LineServer::LineServer(const std::vector<std::vector<std::string>>& commands, do
     : patience_s_(patience_s) {
     int error = 0;
     for (const std::vector<std::string>& command : commands) {
-        name_ = fmt::format("{}", fmt::join(command, " "));
+        name_ = joined(command, " ");
         error = start(command);
         if (error == 0) return;
     }

@@ -1,6 +1,6 @@
 #include "generation/generate.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/standard_streams.h"
+#include "base/text.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
 #include "files/json.h"
@@ -49,7 +50,7 @@ std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
     t.text("--checkpoint", o.checkpoint, "FOLDER",
            fmt::format(
                "config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
-               fmt::join(titles, ", ")));
+               joined(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json or tokenizer.model")

@@ -1,6 +1,6 @@
 #include "generation/published_model.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <climits>
@@ -80,15 +80,14 @@ std::vector<std::string> notes_on(const PublishedModel& model) {
     constexpr size_t kShown = 3;
     std::vector<std::string> notes;
     if (const std::vector<std::string>& names = model.unused; !names.empty()) {
-        const auto shown_end = names.begin() + static_cast<ptrdiff_t>(std::min(kShown, names.size()));
-        notes.push_back(
-            shortened(fmt::format("{}: not used: {}{}", model.folder, fmt::join(names.begin(), shown_end, ", "),
-                                  names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
+        notes.push_back(shortened(fmt::format(
+            "{}: not used: {}{}", model.folder, joined(std::span(names).first(std::min(kShown, names.size())), ", "),
+            names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
     }
     if (std::string note = best_note(model); !note.empty()) notes.push_back(std::move(note));
     if (!model.harmless_keys.empty())
-        notes.push_back(shortened(fmt::format("{}: config.json: no effect on results: {}", model.folder,
-                                              fmt::join(model.harmless_keys, ", "))));
+        notes.push_back(shortened(
+            fmt::format("{}: config.json: no effect on results: {}", model.folder, joined(model.harmless_keys, ", "))));
     return notes;
 }
 

@@ -1,9 +1,10 @@
 #include "model/family.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "model/hf_config.h"
 
 namespace teon {
@@ -14,7 +15,7 @@ DecoderConfig ModelFamily::config(const std::string& preset) const {
         if (c.preset == preset) return c;
         names.push_back(c.preset);
     }
-    throw UsageError(fmt::format("no {} preset is called '{}'; there are {}", title, preset, fmt::join(names, ", ")));
+    throw UsageError(fmt::format("no {} preset is called '{}'; there are {}", title, preset, joined(names, ", ")));
 }
 
 bool ModelFamily::has_flag(const ModelField& field) const {
@@ -109,8 +110,7 @@ DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& amon
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
     const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
-    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type,
-                fmt::join(names, ", "));
+    CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type, joined(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
     for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})
         for (const HfKey& k : keys) read(c, *family, k, r);

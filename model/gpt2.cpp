@@ -6,7 +6,7 @@ namespace teon {
 
 namespace {
 
-DecoderNames names() {
+DecoderNames gpt2_names() {
     DecoderNames n;
     n.token = {"wte", "transformer.wte"};
     n.position = {"wpe", "transformer.wpe"};
@@ -24,7 +24,7 @@ DecoderNames names() {
     return n;
 }
 
-DecoderConfig preset(const char* name, int C, int L, int NH) {
+DecoderConfig gpt2_preset(const char* name, int C, int L, int NH) {
     DecoderConfig c;
     c.family = "gpt2";
     c.preset = name;
@@ -33,11 +33,11 @@ DecoderConfig preset(const char* name, int C, int L, int NH) {
     c.NH = c.NKV = NH;
     c.F = 4 * C;
     c.V = 50257;
-    c.names = names();
+    c.names = gpt2_names();
     return c;
 }
 
-void read_hf(DecoderConfig& c, HfReader& r) {
+void read_gpt2(DecoderConfig& c, HfReader& r) {
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
     r.require("n_ctx", c.max_T, c.max_T);
@@ -51,10 +51,10 @@ ModelFamily gpt2_family() {
     return {.name = "gpt2",
             .title = "GPT-2",
             .default_preset = "small",
-            .presets = {preset("tiny", 128, 4, 4),       // for CPUs and tests: 0.8M in the blocks
-                        preset("small", 768, 12, 12),    // 124M
-                        preset("base", 1024, 24, 16),    // 355M
-                        preset("large", 1280, 36, 20)},  // 774M
+            .presets = {gpt2_preset("tiny", 128, 4, 4),       // for CPUs and tests: 0.8M in the blocks
+                        gpt2_preset("small", 768, 12, 12),    // 124M
+                        gpt2_preset("base", 1024, 24, 16),    // 355M
+                        gpt2_preset("large", 1280, 36, 20)},  // 774M
             .mlps = activations(/*gated=*/false),
             .hf_class = "GPT2LMHeadModel",
             .hf_keys = {{"n_positions", "context"},
@@ -68,7 +68,7 @@ ModelFamily gpt2_family() {
                         {.key = "embd_pdrop", .write = dropout_json},
                         {.key = "attn_pdrop", .write = dropout_json}},
             .hf_tied_head = true,
-            .read_hf = read_hf};
+            .read_hf = read_gpt2};
 }
 
 }  // namespace teon

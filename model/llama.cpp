@@ -6,7 +6,7 @@ namespace teon {
 
 namespace {
 
-DecoderNames names() {
+DecoderNames llama_names() {
     DecoderNames n;
     n.token = {"embed_tokens", "model.embed_tokens"};
     n.attention_norm = {"layers.{}.attn_norm", "model.layers.{}.input_layernorm"};
@@ -23,7 +23,7 @@ DecoderNames names() {
     return n;
 }
 
-DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
+DecoderConfig llama_preset(const char* name, int C, int L, int NH, int F) {
     DecoderConfig c;
     c.family = "llama";
     c.preset = name;
@@ -39,11 +39,11 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
     c.tied_head = false;
     c.norm_eps = 1e-6f;
     c.scaled_residual_init = false;
-    c.names = names();
+    c.names = llama_names();
     return c;
 }
 
-void read_hf(DecoderConfig& c, HfReader& r) {
+void read_llama(DecoderConfig& c, HfReader& r) {
     read_rope(c, r);
     r.ignore({"pretraining_tp"});  // pretraining_tp splits products without changing them
 }
@@ -52,18 +52,18 @@ void read_hf(DecoderConfig& c, HfReader& r) {
 
 ModelFamily llama_family() {
     // Up to 1b, the sizes of the Teon paper (Table 5 of arXiv 2601.23261), with vocabulary 32000 and an untied head. 3b
-    // and 7b as in GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.Json); 7b is LLaMA's 7B (arXiv
+    // and 7b as in GaLore (arXiv 2403.03507: configs/llama_3b.json and llama_7b.json); 7b is LLaMA's 7B (arXiv
     // 2302.13971, Table 2).
     return {.name = "llama",
             .title = "LLaMA",
             .default_preset = "60m",
-            .presets = {preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
-                        preset("60m", 512, 8, 8, 1376),      // 58.07M
-                        preset("130m", 768, 12, 12, 2048),   // 134.11M
-                        preset("350m", 1024, 24, 16, 2736),  // 367.97M
-                        preset("1b", 2048, 24, 32, 5461),    // 1339.08M
-                        preset("3b", 2560, 32, 32, 6848),    // 2685.83M
-                        preset("7b", 4096, 32, 32, 11008)},  // 6738.42M
+            .presets = {llama_preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
+                        llama_preset("60m", 512, 8, 8, 1376),      // 58.07M
+                        llama_preset("130m", 768, 12, 12, 2048),   // 134.11M
+                        llama_preset("350m", 1024, 24, 16, 2736),  // 367.97M
+                        llama_preset("1b", 2048, 24, 32, 5461),    // 1339.08M
+                        llama_preset("3b", 2560, 32, 32, 6848),    // 2685.83M
+                        llama_preset("7b", 4096, 32, 32, 11008)},  // 6738.42M
             .mlps = activations(/*gated=*/true),
             .hf_class = "LlamaForCausalLM",
             .hf_keys = {{"max_position_embeddings", "context"},
@@ -80,7 +80,7 @@ ModelFamily llama_family() {
                         {"attention_dropout", "dropout", always(0.0)},
                         {"attention_bias", "attention_biases", always(false)},
                         {"mlp_bias", "mlp_biases", always(false)}},
-            .read_hf = read_hf};
+            .read_hf = read_llama};
 }
 
 }  // namespace teon

@@ -7,7 +7,7 @@ namespace teon {
 
 namespace {
 
-DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
+DecoderConfig olmo2_preset(const char* name, int C, int L, int NH, int F) {
     DecoderConfig c = llama_family().config("tiny");
     c.family = "olmo2";
     c.preset = name;
@@ -27,7 +27,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int F) {
 }
 
 // LlamaConfig's keys with these differences.
-std::vector<HfKey> hf_keys() {
+std::vector<HfKey> olmo2_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
     std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });
     for (HfKey& k : keys)
@@ -41,12 +41,12 @@ ModelFamily olmo2_family() {
     return {.name = "olmo2",
             .title = "OLMo 2",
             .default_preset = "1b",
-            .presets = {preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
-                        preset("1b", 2048, 16, 16, 8192),    // 1484.92M, allenai/OLMo-2-0425-1B
-                        preset("7b", 4096, 32, 32, 11008)},  // 7298.62M, allenai/OLMo-2-1124-7B
+            .presets = {olmo2_preset("tiny", 128, 4, 4, 344),      // for CPUs and tests
+                        olmo2_preset("1b", 2048, 16, 16, 8192),    // 1484.92M, allenai/OLMo-2-0425-1B
+                        olmo2_preset("7b", 4096, 32, 32, 11008)},  // 7298.62M, allenai/OLMo-2-1124-7B
             .mlps = activations(/*gated=*/true),
             .hf_class = "Olmo2ForCausalLM",
-            .hf_keys = hf_keys(),
+            .hf_keys = olmo2_keys(),
             .read_hf = llama_family().read_hf};
 }
 

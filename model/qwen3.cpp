@@ -7,7 +7,7 @@ namespace teon {
 
 namespace {
 
-DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, int F, bool tied_head = true) {
+DecoderConfig qwen3_preset(const char* name, int C, int L, int NH, int NKV, int HS, int F, bool tied_head = true) {
     DecoderConfig c = llama_family().config("tiny");
     c.family = "qwen3";
     c.preset = name;
@@ -27,7 +27,7 @@ DecoderConfig preset(const char* name, int C, int L, int NH, int NKV, int HS, in
 }
 
 // LlamaConfig's keys with these differences.
-std::vector<HfKey> hf_keys() {
+std::vector<HfKey> qwen3_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
     for (HfKey& k : keys) {
         if (k.key == "head_dim") k.otherwise = always(128);
@@ -36,7 +36,7 @@ std::vector<HfKey> hf_keys() {
     return keys;
 }
 
-void read_hf(DecoderConfig& c, HfReader& r) {
+void read_qwen3(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
     r.require("use_sliding_window", false, false);
     const Json all = Json::array_of(std::vector<std::string>(static_cast<size_t>(c.L), "full_attention"));
@@ -50,15 +50,15 @@ ModelFamily qwen3_family() {
     return {.name = "qwen3",
             .title = "Qwen3",
             .default_preset = "0.6b",
-            // The shapes of Qwen3-0.6B, -4B and -8B (arXiv 2505.09388, Table 1; MLPs from their config.Json).
-            .presets = {preset("tiny", 128, 4, 4, 2, 64, 344),              // for CPUs and tests
-                        preset("0.6b", 1024, 28, 16, 8, 128, 3072),         // 596.05M
-                        preset("4b", 2560, 36, 32, 8, 128, 9728),           // 4022.47M
-                        preset("8b", 4096, 36, 32, 8, 128, 12288, false)},  // 8190.74M
+            // The shapes of Qwen3-0.6B, -4B and -8B (arXiv 2505.09388, Table 1; MLPs from their config.json).
+            .presets = {qwen3_preset("tiny", 128, 4, 4, 2, 64, 344),              // for CPUs and tests
+                        qwen3_preset("0.6b", 1024, 28, 16, 8, 128, 3072),         // 596.05M
+                        qwen3_preset("4b", 2560, 36, 32, 8, 128, 9728),           // 4022.47M
+                        qwen3_preset("8b", 4096, 36, 32, 8, 128, 12288, false)},  // 8190.74M
             .mlps = activations(/*gated=*/true),
             .hf_class = "Qwen3ForCausalLM",
-            .hf_keys = hf_keys(),
-            .read_hf = read_hf};
+            .hf_keys = qwen3_keys(),
+            .read_hf = read_qwen3};
 }
 
 }  // namespace teon

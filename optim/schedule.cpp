@@ -1,11 +1,10 @@
 #include "optim/schedule.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace teon {
 
@@ -17,7 +16,7 @@ std::string schedules_that_hold_peak() {
     std::vector<std::string_view> names;
     for (const ScheduleRow& row : kSchedules)
         if (row.holds_peak) names.push_back(row.name);
-    return fmt::format("{}", fmt::join(names, " or "));
+    return joined(names, " or ");
 }
 
 int64_t warmup_steps(const Schedule& s, int64_t total) {

@@ -12,12 +12,13 @@
 // ones' parts of the new factor. Unlike there, eigenvectors with an eigenvalue below 2^-14 of the largest share their
 // second moments (SoapShared): rounding decides their directions, and must not decide steps. Sides longer than
 // soap_max_dim keep the standard basis, without a factor or eigenvectors.
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
 #include "kernels/fill.h"
 #include "kernels/soap.h"
 #include "optim/methods.h"
@@ -72,7 +73,7 @@ int64_t scratch_of(const OptimizerPlan& plan, const OptimizerOptions& options, c
 
 std::string describe(const Stack& stack, const OptimizerOptions& options) {
     const std::vector<int> sides = sides_with_basis(stack, options);
-    return sides.empty() ? "none" : fmt::format("{} every {}", fmt::join(sides, " and "), options.soap_frequency);
+    return sides.empty() ? "none" : fmt::format("{} every {}", joined(sides, " and "), options.soap_frequency);
 }
 
 constexpr int kNotRead = -1;

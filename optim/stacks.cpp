@@ -3,7 +3,7 @@
 #include "base/integer.h"
 #include "optim/methods.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "options/command_line.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -59,7 +59,7 @@ std::vector<std::vector<std::string>> words_of(const OptionTable& table, int arg
         for (const std::string& value : values)
             CHECK_USAGE(is_utf8(value), "{} {}: not a text in UTF-8", row->flag, shown(value));
         CHECK_USAGE(row->is_list || values.size() == 1, "{}: given {} times ({}); give it once", row->flag,
-                    values.size(), fmt::join(values, ", "));
+                    values.size(), joined(values, ", "));
     }
     return words;
 }
@@ -172,7 +172,7 @@ std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramTex
     FlagsGiven flags;
     for (size_t i = 0; i < words.size(); ++i) {
         if (words[i].empty()) continue;
-        all.rows[i].set(fmt::format("{}", fmt::join(words[i], ",")));
+        all.rows[i].set(joined(words[i], ","));
         flags.by_user.insert(all.rows[i].flag);
     }
     if (builtin.help || builtin.help_all) print_output(help_text(all, program, builtin.help_all));

@@ -1,11 +1,12 @@
 #include "options/option_table.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <algorithm>
 
 #include <charconv>
 #include <cmath>
 
+#include "base/text.h"
 #include "files/json.h"
 
 namespace teon {
@@ -157,12 +158,11 @@ OptionRow& OptionTable::choice_row(std::string_view flag, const Choices& choices
         return choice == choices.end() ? Json() : Json(choice->first);
     };
     return add(
-        flag, fmt::format("{}", fmt::join(names, "|")), help,
-        name_of_code().is_text() ? name_of_code().get<std::string>() : "",
+        flag, joined(names, "|"), help, name_of_code().is_text() ? name_of_code().get<std::string>() : "",
         [=, flag = std::string(flag)](const std::string& text) {
             for (const auto& [name, code] : choices)
                 if (lower_case(name) == lower_case(text)) return set(code);
-            throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, fmt::join(names, ", ")));
+            throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, joined(names, ", ")));
         },
         name_of_code);
 }

@@ -1,10 +1,11 @@
 #include "plan/description.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
 #include "base/hash.h"
+#include "base/text.h"
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
 #include "files/json.h"
@@ -240,7 +241,7 @@ Json check_unchanged(const RunPlan& p, const TrainingState& state) {
     CHECK_USAGE(
         changed.empty(),
         "--resume: these differ from the run that was saved: {}; undo them, or begin another run with --init-from",
-        fmt::join(changed, ", "));
+        joined(changed, ", "));
     Json changes = saved.value("changes", Json::array());
     const auto add = [&](const char* event, std::string reason) {
         changes.push_back({{"step", state.step}, {"event", event}, {"reason", std::move(reason)}});

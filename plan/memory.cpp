@@ -1,6 +1,6 @@
 #include "plan/memory.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -229,7 +229,7 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
         "{} needs {} at --micro-batch {} --recompute {}{}, but only {} are available ({}, the rest activations); {}",
         p.options.model, bytes_text(static_cast<double>(needed_bytes)), p.run.B, text(p.run.recompute),
         p.run.offloaded_blocks > 0 ? fmt::format(" --offload-blocks {}", p.run.offloaded_blocks) : "",
-        bytes_text(static_cast<double>(memory_bytes)), fmt::join(parts, ", "), memory_advice(p)));
+        bytes_text(static_cast<double>(memory_bytes)), joined(parts, ", "), memory_advice(p)));
 }
 
 // Returns the shardings that the flags permit, from the one that divides least.
@@ -266,7 +266,7 @@ std::string memory_advice(const RunPlan& p) {
     if (p.is_gpu && !activations && p.config.L > 2)
         ways.push_back(optimizer ? "give --offload all" : "give --offload activations");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");
-    return fmt::format("{} or use a smaller model", fmt::join(ways, ", "));
+    return fmt::format("{} or use a smaller model", joined(ways, ", "));
 }
 
 int64_t memory_bytes(const RunPlan& p) { return total(p.memory); }
@@ -284,7 +284,7 @@ void check_host_memory(const RunPlan& p, int local_ranks, int64_t available_byte
     CHECK_USAGE(bytes <= available_bytes,
                 "the run pins {} of the host's memory, of which {} are available ({}); {}use a smaller model",
                 bytes_text(static_cast<double>(bytes)), bytes_text(static_cast<double>(available_bytes)),
-                fmt::join(parts, ", "),
+                joined(parts, ", "),
                 p.options.offload.optimizer || p.options.offload.activations ? "leave out --offload or " : "");
 }
 

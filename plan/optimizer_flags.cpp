@@ -1,9 +1,10 @@
 #include "plan/optimizer_flags.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <map>
 
+#include "base/text.h"
 #include "files/json.h"
 #include "optim/methods.h"
 
@@ -15,7 +16,7 @@ std::string role_names(bool (*which)(Role)) {
     std::vector<std::string_view> names;
     for (const auto& [role, name] : kEnumNames<Role>)
         if (which(role)) names.push_back(name);
-    return fmt::format("{}", fmt::join(names, ", "));
+    return joined(names, ", ");
 }
 
 Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
@@ -34,8 +35,8 @@ std::string by_method(F value) {
     for (const MethodInfo& m : methods()) names[value(m)].push_back(name_of(m.method));
     if (names.size() == 1) return fmt::format("{}", as_written(names.begin()->first));
     std::vector<std::string> texts;
-    for (const auto& [x, of] : names) texts.push_back(fmt::format("{} {}", as_written(x), fmt::join(of, ", ")));
-    return fmt::format("{}", fmt::join(texts, "; "));
+    for (const auto& [x, of] : names) texts.push_back(fmt::format("{} {}", as_written(x), joined(of, ", ")));
+    return joined(texts, "; ");
 }
 
 void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {

@@ -1,9 +1,10 @@
 #include "plan/parse_options.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "files/file.h"
 #include "files/json.h"
 #include "optim/methods.h"
@@ -22,7 +23,7 @@ std::string methods_with(std::string_view flag) {
         if (has_flag(m, flag)) names.push_back(name_of(m.method));
     const std::string_view last = names.back();
     names.pop_back();
-    return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
+    return names.empty() ? std::string(last) : fmt::format("{} or {}", joined(names, ", "), last);
 }
 
 Options defaults_of(const ModelFamily& family) {
@@ -101,7 +102,7 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
         if (given_flags.count(flag)) lengths.push_back(flag);
-    CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", fmt::join(lengths, " and "));
+    CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", joined(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
     if (!lengths.empty()) {  // replaces the length in a run's config.json
         if (lengths[0] != "--steps") o.steps = 0;

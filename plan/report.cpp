@@ -1,6 +1,6 @@
 #include "plan/report.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include "base/text.h"
 #include "optim/methods.h"
@@ -27,7 +27,7 @@ std::string recompute_text(const RunPlan& p) {
         all.push_back(fmt::format("{} {}", name_of(policy), cost(policy)));
     const bool mixed = p.run.recompute.first_blocks > 0;
     return fmt::format("{}{} (all blocks: {})", text(p.run.recompute), mixed ? ": " + cost(p.run.recompute) : "",
-                       fmt::join(all, ", "));
+                       joined(all, ", "));
 }
 
 // "teon: lr 0.005, weight decay 0.1 for hidden matrices; adamw: lr 0.0006, weight decay 0.1 for the rest; ..."

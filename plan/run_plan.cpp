@@ -1,6 +1,6 @@
 #include "plan/run_plan.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -307,7 +307,7 @@ void note_head_size(RunPlan& p) {
         "note", fmt::format("heads of {} have no flash attention: the scores of a step cross the device's memory, at "
                             "least {}{}",
                             c.HS(), bytes_text(12 * scores),
-                            ways.empty() ? "" : fmt::format("; {} would have it", fmt::join(ways, " or "))));
+                            ways.empty() ? "" : fmt::format("; {} would have it", joined(ways, " or "))));
 }
 
 }  // namespace

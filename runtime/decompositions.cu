@@ -1,7 +1,7 @@
 // cuSOLVER is column-major: it sees a row-major matrix as its transpose.
 #include "runtime/decompositions.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

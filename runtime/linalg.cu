@@ -1,7 +1,7 @@
 // Linear algebra: products by cuBLASLt (lt_matmul.h), and the computations around them.
 #include "runtime/linalg.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 #include "runtime/linalg_library.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #if defined(TEON_CUDA)
 #include <cublasLt.h>

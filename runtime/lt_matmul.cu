@@ -4,7 +4,7 @@
 
 #include <cublasLt.h>
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -117,7 +117,9 @@ void set_pointers(const Operation& o, const LtCall& c) {
 
 // An algorithm as text. The text is only compared; an algorithm is used only if the library proposes it.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
-    return fmt::format("{:x}", fmt::join(algorithm.data, "."));
+    std::string text;
+    for (const uint64_t part : algorithm.data) text += fmt::format("{}{:x}", text.empty() ? "" : ".", part);
+    return text;
 }
 
 }  // namespace

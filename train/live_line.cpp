@@ -1,6 +1,6 @@
 #include "train/live_line.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,8 +1,6 @@
 #include "train/resume.h"
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "base/hash.h"
 #include "files/file.h"
@@ -43,15 +41,10 @@ std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder,
     if (context.comm->rank() == 0) return own_point;
     const int64_t step = std::stoll(theirs);
     const std::string folder = run_folder + "/" + checkpoint_name(step);
-    const auto deadline = std::chrono::steady_clock::now() + kSharedFolderPatience;
-    while (identity(step) != theirs) {
-        CHECK(
-            std::chrono::steady_clock::now() < deadline,
-            "--resume: rank {} does not see {} as rank 0 does, which resumes from it; --out must be one folder for all "
-            "ranks, on a file system that their machines share",
-            context.comm->rank(), folder);
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
+    CHECK(becomes_visible([&] { return identity(step) == theirs; }),
+          "--resume: rank {} does not see {} as rank 0 does, which resumes from it; --out must be one folder for all "
+          "ranks, on a file system that their machines share",
+          context.comm->rank(), folder);
     const std::optional<std::string> fault = checkpoint_fault(folder);
     CHECK(!fault, "--resume: {}", *fault);
     return ResumePoint{{folder, {}}, read_training_state(folder)};

@@ -1,6 +1,6 @@
 #include "train/run.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <csignal>
@@ -65,7 +65,7 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
 std::string gpu_names() {
     std::vector<std::string> names;
     for (const KnownGpu& gpu : known_gpus()) names.push_back(gpu.name);
-    return fmt::format("{}", fmt::join(names, ", "));
+    return joined(names, ", ");
 }
 
 // Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.

@@ -108,16 +108,21 @@ void RunFolder::lock() {
     lock_ = std::move(file);
 }
 
-void check_same_folder(const std::string& path, Context& context) {
-    const std::string theirs = broadcast_from_rank_0(read_lock(path), context);
-    const auto deadline = std::chrono::steady_clock::now() + kSharedFolderPatience;
-    while (read_lock(path) != theirs) {
-        CHECK(std::chrono::steady_clock::now() < deadline,
-              "--out {}: rank {} does not see what rank 0 writes there; it must be one folder for all ranks, on a file "
-              "system that their machines share, not a disk of one machine",
-              path, context.comm->rank());
+bool becomes_visible(const std::function<bool()>& visible) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!visible()) {
+        if (std::chrono::steady_clock::now() >= deadline) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
+    return true;
+}
+
+void check_same_folder(const std::string& path, Context& context) {
+    const std::string theirs = broadcast_from_rank_0(read_lock(path), context);
+    CHECK(becomes_visible([&] { return read_lock(path) == theirs; }),
+          "--out {}: rank {} does not see what rank 0 writes there; it must be one folder for all ranks, on a file "
+          "system that their machines share, not a disk of one machine",
+          path, context.comm->rank());
 }
 
 }  // namespace teon

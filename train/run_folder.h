@@ -1,7 +1,7 @@
 // The folder of a run: one process writes it, and all ranks see the same folder.
 #pragma once
 
-#include <chrono>
+#include <functional>
 #include <string>
 
 #include "files/file.h"
@@ -9,8 +9,9 @@
 
 namespace teon {
 
-// How long a rank waits to see what rank 0 wrote in the folder: network file systems cache what they last read.
-constexpr std::chrono::seconds kSharedFolderPatience{10};
+// Waits until visible() returns true for what rank 0 wrote in the folder: network file systems cache what they last
+// read. Returns false after 10 seconds.
+bool becomes_visible(const std::function<bool()>& visible);
 
 // Rank 0's hold on the folder. Construct it before anything in the folder is read. Until create() it writes nothing but
 // the lock file.

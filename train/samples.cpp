@@ -1,7 +1,8 @@
 #include "train/samples.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
+#include "base/text.h"
 #include "files/file.h"
 
 namespace teon {
@@ -32,7 +33,7 @@ std::string Samples::write(int64_t step) {
     if (ctx_.give_up()) return "";
     if (limits_.ends(tokens.back())) tokens.pop_back();
     tokens.insert(tokens.begin(), prompt_.begin() + (prompt_[0] == limits_.begin), prompt_.end());
-    const std::string text = tokenizer_ ? tokenizer_->decode(tokens) : fmt::format("{}", fmt::join(tokens, " "));
+    const std::string text = tokenizer_ ? tokenizer_->decode(tokens) : joined(tokens, " ");
     const std::string entry = fmt::format("step {}\n{}\n\n", step, text);
     write_all(open_for_append(path_), entry.data(), entry.size(), path_);
     return text;

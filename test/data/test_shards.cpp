@@ -55,7 +55,7 @@ ssize_t pread_from_disk(int file, void* out, size_t bytes, off_t offset) {
     return ::pread(file, out, std::min(bytes, disk.at_most), offset);
 }
 
-ReadPolicy policy() { return {.pread = pread_from_disk, .attempts = 5, .first_pause = std::chrono::milliseconds(0)}; }
+ReadPolicy policy() { return {.pread = pread_from_disk, .attempts = 5, .first_pause_ms = 0}; }
 
 }  // namespace
 
