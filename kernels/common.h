@@ -170,7 +170,7 @@ inline constexpr int kThreadRow = kGpu ? 0 : 2048;
 inline constexpr bool kRowsByThread = kThreadRow > 0;
 
 // What a kernel does with a row: it changes each element by itself, it also sums over the row, or it sums over a row
-// that it reads several times, which is held in registers if it fits.
+// that it reads several times, which a GPU holds in registers if it fits.
 enum class RowUse { elements, sums, held };
 
 // Calls f(shape) with the RowShape that processes rows of `row` elements WIDTH elements at a time.
@@ -187,10 +187,9 @@ template <typename T, RowUse USE, typename F>
 void for_row_shape(bool aligned, int64_t row, F f) {
     constexpr int W = kVecWidth<T>;
     if (!aligned) return for_row_lanes<1, USE>(row, f);
-    if constexpr (USE == RowUse::held) {
-        if constexpr (32 * W * 4 > kThreadRow)
-            if (row > kThreadRow && row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
-        if (row > kThreadRow && row <= 32 * W * 8) return f(RowShape<W, 32, 8>{});
+    if constexpr (kGpu && USE == RowUse::held) {
+        if (row <= 32 * W * 4) return f(RowShape<W, 32, 4>{});
+        if (row <= 32 * W * 8) return f(RowShape<W, 32, 8>{});
     }
     for_row_lanes<W, USE>(row, f);
 }
