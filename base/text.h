@@ -36,7 +36,7 @@ std::string shortened(std::string_view text);
 // Returns the parts of the text between commas; one part if there is no comma.
 std::vector<std::string> split(const std::string& text);
 
-// Returns the parts, texts or whole numbers, with `separator` between them, as fmt::join, which compiles slowly, does.
+// Returns the parts, texts or whole numbers, with `separator` between them. (fmt's own join compiles slowly.)
 template <typename Parts>
 std::string joined(const Parts& parts, std::string_view separator) {
     std::string text;
