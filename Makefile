@@ -42,6 +42,7 @@ ONLY_cpu  := $(filter-out cpu/cgroup.cpp cpu/system_memory.cpp,$(wildcard cpu/*.
 ONLY_cuda := test/model_gpu/%
 SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
 STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
+BULK      := files data checkpoint generation
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # Five files of a folder at a time are compiled as one: most of the time of one file goes to headers that its neighbours
 # include, too. For a GPU, nvcc compiles each .cu file by itself. APART: files with flags of their own, of one backend,
@@ -158,11 +159,11 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(call units,$1))
 	@echo "  $1  tests"
 	@$$(CPP_$1) $$^ -o $$@ $$(CATCH2_LIBS) $$(LIBS_$(call backend,$1))
 
-# These files compile slowly and their speed does not matter: tests, and the host code around the kernels, which take
-# almost all of a step's time.
+# These files compile slowly and their speed matters little: tests, and the host code around the kernels, which take
+# almost all of a step's time. It has -O1 where it reads or writes data, else -Og, which compiles faster.
 build/$1/test/support/main.cpp.o: private OPT := -O0
-$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o \
-    $(addprefix build/$1/,$(STEERING:%=%/%.cpp.o)): private OPT := -O1)
+$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o $(addprefix build/$1/,$(BULK:%=%/%.cpp.o)): private OPT := -O1
+$(addprefix build/$1/,$(patsubst %,%/%.cpp.o,$(filter-out $(BULK),$(STEERING)))): private OPT := -Og)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
 $(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
