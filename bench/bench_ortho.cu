@@ -15,6 +15,7 @@
 #include "bench/benchmark.h"
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
+#include "runtime/context.h"
 #include "runtime/linalg_library.h"
 
 using namespace teon;

@@ -8,6 +8,7 @@
 
 #include "base/integer.h"
 #include "kernels/teon.h"
+#include "runtime/context.h"
 
 namespace teon {
 

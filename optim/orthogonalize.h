@@ -12,9 +12,10 @@
 
 #include "optim/ns_coefficients.h"
 #include "optim/optimizer_options.h"
-#include "runtime/context.h"
 
 namespace teon {
+
+struct Context;
 
 struct OrthoMethod {
     Ortho ortho = Ortho::polar_express;

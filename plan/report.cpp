@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/text.h"
+#include "model/decoder.h"
 #include "optim/methods.h"
 #include "plan/memory.h"
 #include "plan/step_time.h"

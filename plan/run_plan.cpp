@@ -11,6 +11,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "kernels/attention_flash.h"
+#include "model/decoder.h"
 #include "optim/methods.h"
 #include "runtime/linalg_library.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "model/decoder.h"
-#include "optim/optimizer.h"
+#include "model/activation_plan.h"
+#include "model/decoder_config.h"
 #include "optim/placement.h"
 #include "plan/options.h"
 

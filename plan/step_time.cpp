@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "model/decoder.h"
 
 namespace teon {
 

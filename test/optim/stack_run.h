@@ -6,6 +6,7 @@
 #include "base/integer.h"
 #include "optim/orthogonalize.h"
 #include "optim/unfold.h"
+#include "runtime/context.h"
 #include "test/oracle/orthogonal.h"
 #include "test/support/compare.h"
 

@@ -1,6 +1,7 @@
 // Unfolding and folding, and the kernels around them: momentum, norms, update.
 #include "base/integer.h"
 #include "optim/unfold.h"
+#include "runtime/context.h"
 #include "test/optim/stack_run.h"
 #include "test/oracle/update_rate.h"
 #include "test/support/catch.h"
