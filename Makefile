@@ -162,7 +162,8 @@ build/$1/tests: $(call objects,$1,$(TESTS) $(call units,$1))
 # These files compile slowly and their speed matters little: tests, and the host code around the kernels, which take
 # almost all of a step's time. It has -O1 where it reads or writes data, else -Og, which compiles faster.
 build/$1/test/support/main.cpp.o: private OPT := -O0
-$(if $(filter cuda-check cuda-model,$1),,build/$1/test/%.o $(addprefix build/$1/,$(BULK:%=%/%.cpp.o)): private OPT := -O1
+$(if $(filter cuda-check cuda-model,$1),,\
+build/$1/test/%.o $(addprefix build/$1/,$(BULK:%=%/%.cpp.o)): private OPT := -O1
 $(addprefix build/$1/,$(patsubst %,%/%.cpp.o,$(filter-out $(BULK),$(STEERING)))): private OPT := -Og)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
