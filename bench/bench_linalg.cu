@@ -2,7 +2,7 @@
 // tokens), of Newton-Schulz iterations and of GPT-2 124M's output layer. Prints the median and the best rate for each
 // shape and, on a CPU, the rate of a core by processor time (bench/benchmark.h). On a GPU, then the symmetric products
 // of GPT-2 124M's, LLaMA 1B's and larger stacks: by the library's full product and by each of our kernels, in FLOPs of
-// the full product.
+// the full product, and by the library's blocks up to the diagonal, which are then mirrored.
 #include <fmt/core.h>
 
 #include <string_view>

@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "base/text.h"

@@ -27,12 +27,10 @@ constexpr double kLibraryRate = 0.77;
 constexpr double kLaunch = 11;
 constexpr double kStart = 19;
 constexpr double kMirrored = 600'000;
-constexpr int kTile = 128;
-constexpr int kDepth = 64;
 
 double expected_time(int64_t pairs, int K, int multiprocessors, double rate, double start) {
     const int64_t rounds = ceil_div(pairs, int64_t{multiprocessors});  // a pair starts as another ends
-    return static_cast<double>(rounds) * (2 * ceil_div(K, kDepth) / rate + start);
+    return static_cast<double>(rounds) * (2 * ceil_div(K, kSymmetricDepth) / rate + start);
 }
 
 double expected_time_of_library(const SymmetricSize& size, int multiprocessors) {
@@ -40,7 +38,8 @@ double expected_time_of_library(const SymmetricSize& size, int multiprocessors) 
     const int height = symmetric_block_height(size.side, size.K);
     for (int row = 0; row < size.side; row += height) {
         const int last = std::min(row + height, size.side);
-        const int64_t tiles = ceil_div(last - row, kTile) * ceil_div(last, kTile) * int64_t{size.batch};
+        const int64_t tiles =
+            ceil_div(last - row, kSymmetricTile) * ceil_div(last, kSymmetricTile) * int64_t{size.batch};
         time += kLaunch + expected_time(ceil_div(tiles, int64_t{2}), size.K, multiprocessors, kLibraryRate, 0);
     }
     return time;
@@ -69,7 +68,7 @@ const SymmetricKernel* shortest(const std::vector<const SymmetricKernel*>& kerne
 int symmetric_block_height(int side, int K) {
     const int size = std::min(side, K);
     const int blocks = size < kSplit ? 1 : std::min(2 * size / kSplit, kMostBlockRows);
-    return round_up(side / blocks, kTile);
+    return round_up(side / blocks, kSymmetricTile);
 }
 
 bool symmetric_product_supports(const Gemm& g, const Mat& addend) {

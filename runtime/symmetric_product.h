@@ -17,6 +17,9 @@ namespace teon {
 // and B (A A^T). addend is read if beta is not 0; it is C or a matrix that does not overlap C.
 bool symmetric_product_supports(const Gemm& g, const Mat& addend);
 
+inline constexpr int kSymmetricTile = 128;  // rows and columns of a tile
+inline constexpr int kSymmetricDepth = 64;  // of a slice of A or B along K
+
 // A kernel for symmetric products: a row of the table in symmetric_product.cpp.
 struct SymmetricKernel {
     std::string_view name;                  // in files of algorithms

@@ -3,13 +3,12 @@
 #pragma once
 
 #include "runtime/gemm.h"
+#include "runtime/symmetric_product.h"
 #include "runtime/tensor_tile.h"
 
 namespace teon {
 
-inline constexpr int kSymmetricTile = 128;  // rows and columns of a tile
 inline constexpr int kSymmetricThreads = 128;
-inline constexpr int kSymmetricDepth = 64;  // of a slice of A or B along K
 
 template <typename T>
 struct SymmetricBatch {

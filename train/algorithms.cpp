@@ -1,5 +1,7 @@
 #include "train/algorithms.h"
 
+#include <algorithm>
+
 #include "files/file.h"
 #include "files/json.h"
 

@@ -250,12 +250,12 @@ TEST_CASE("runtime/symmetric_product: a rule decides which kernel pays, and wher
     const auto fastest = [&](const std::vector<const SymmetricKernel*>& kernels, int side, int batch) {
         return fastest_symmetric_kernel(kernels, {side, side, batch}, 132);
     };
-    // As an H200 measured (bench/RESULTS.md): 252 of 264 tiles in one round, and two rounds of as many; but not for a
-    // single small matrix.
+    // Tiles fill an H200 once or twice (252 of 264, 528 of 2 x 264), which was measured to be fastest
+    // (bench/RESULTS.md). A single small matrix does not fill it.
     REQUIRE(fastest({wgmma, mma}, 768, 12) == mma);
     REQUIRE(fastest({wgmma, mma}, 4096, 1) == mma);
     if (kGpu) REQUIRE(fastest({wgmma, mma}, 768, 1) == nullptr);  // a CPU's library has smaller blocks
-    // Many rounds: wgmma beats the library's full product, but not its blocks.
+    // Many rounds: wgmma beats the library's full product, as measured, but not its blocks, as predicted.
     REQUIRE(fastest({wgmma, mma}, 2048, 22) == nullptr);
     REQUIRE(fastest({}, 2048, 22) == nullptr);
     for (int n = 1; n <= 9; ++n) {
