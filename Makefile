@@ -25,7 +25,7 @@ BOUND = $(if $(filter -j,$(MAKEFLAGS)),flock build/lock$$((RANDOM % $(JOBS))))
 once = $(eval $1 = $$(eval $1 := $$(shell $2))$$($1))
 
 ifndef BACKEND
-BACKEND := $(shell scripts/find_cuda.sh backend)
+BACKEND := $(shell dev/find_cuda.sh backend)
 endif
 override BACKEND := $(BACKEND:host=cpu)
 DEPS_INCLUDE ?= $(wildcard build/deps/include)
@@ -38,42 +38,44 @@ PYTHON = $(shell [ -x .venv/bin/python ] && echo .venv/bin/python || echo python
 # Wildcards find all sources. Each *.cu in this folder is a program. A file belongs to both backends unless ONLY_cpu or
 # ONLY_cuda matches it.
 ONLY_cpu  := $(filter-out cpu/cgroup.cpp cpu/system_memory.cpp,$(wildcard cpu/*.cpp)) cpu/group% gpusim/% test/cpu/% \
-             runtime/tiles% kernels/attention_tiled%
+             runtime/linalg/tiles% kernels/attention/tiled%
 ONLY_cuda := test/model_gpu/%
-SOURCES   := base cpu runtime files kernels model optim data options checkpoint generation plan train
-STEERING  := $(filter-out base cpu runtime kernels,$(SOURCES))
+SOURCES   := base cpu runtime runtime/cuda runtime/linalg runtime/tensor_cores files kernels kernels/attention \
+             kernels/optimizers model optim data options checkpoint generation plan train
+STEERING  := $(filter-out base cpu runtime% kernels%,$(SOURCES))
 BULK      := files data checkpoint generation
 LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # Five files of a folder at a time are compiled as one: most of the time of one file goes to headers that its neighbours
 # include, too. For a GPU, nvcc compiles each .cu file by itself. APART: files with flags of their own, of one backend,
 # large ones, and those whose unnamed functions are called as their neighbours' are. $(call fives,GROUP,FILES) returns
 # the groups as files, and sets FILES_<group>.
-APART     := options/version.cpp runtime/exchange.cpp runtime/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
+APART     := options/version.cpp runtime/cuda/exchange.cpp runtime/linalg/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
              cpu/system_memory.cpp optim/soap.cpp \
-             kernels/activation.cu kernels/attention_rows.cu kernels/attention_tiled.cu kernels/norm.cu kernels/teon.cu
+             kernels/activation.cu kernels/attention/rows.cu kernels/attention/tiled.cu kernels/norm.cu \
+             kernels/optimizers/teon.cu
 fives      = $(if $2,$(eval FILES_$1$(words $3 x) := $(wordlist 1,5,$2))$1$(words $3 x).cpp \
              $(call fives,$1,$(wordlist 6,$(words $2),$2),$3 x))
 groups     = $(strip $(foreach f,$1,$(call fives,$f/$2,$(filter-out $(APART),$(wildcard $f/*.$3)))))
-GROUPS    := $(call groups,base cpu runtime $(STEERING),group,cpp)
-CU_GROUPS := $(call groups,runtime kernels,cu_group,cu)
+GROUPS    := $(call groups,base cpu $(filter runtime%,$(SOURCES)) $(STEERING),group,cpp)
+CU_GROUPS := $(call groups,$(filter runtime% kernels%,$(SOURCES)),cu_group,cu)
 UNITS_cuda := $(filter-out $(foreach g,$(GROUPS),$(FILES_$(basename $g))),$(LIBRARY)) $(GROUPS)
 UNITS_cpu  := $(filter-out $(foreach g,$(CU_GROUPS),$(FILES_$(basename $g))),$(UNITS_cuda)) $(CU_GROUPS)
 # The modelled GPU has a Makefile of its own (docs/modelled_gpu.md). Here its sources are only checked.
 GPUSIM    := $(wildcard gpusim/*.cpp gpusim/*/*.cpp)
 MODEL_GPU := $(addprefix build/model-gpu/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusolver.so.12 \
              libnccl.so.2)
-TESTS     := $(wildcard test/*/*.cu test/*/*.cpp)
+TESTS     := $(wildcard test/*/*.cu test/*/*.cpp test/*/*/*.cu test/*/*/*.cpp)
 PROGRAMS  := $(basename $(wildcard *.cu))
 BENCHES   := $(basename $(wildcard bench/bench_*.cu))
 
 # ---- compilers -----------------------------------------------------------------------------------------------------
 CXX        := g++
 $(call once,MARCH,$(CXX) -march=native -E -x c++ /dev/null >/dev/null 2>&1 && echo -march=native)
-$(call once,NVCC,scripts/find_cuda.sh nvcc)
-$(call once,CUDA_ARCH,scripts/find_cuda.sh arch)
-$(call once,CUDA_INCLUDE,scripts/find_cuda.sh include)
-$(call once,CUDA_LIBS,scripts/find_cuda.sh libs)
-$(call once,CATCH2_LIBS,scripts/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
+$(call once,NVCC,dev/find_cuda.sh nvcc)
+$(call once,CUDA_ARCH,dev/find_cuda.sh arch)
+$(call once,CUDA_INCLUDE,dev/find_cuda.sh include)
+$(call once,CUDA_LIBS,dev/find_cuda.sh libs)
+$(call once,CATCH2_LIBS,dev/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
 # Without MPI, programs for the CPU run as a single rank, and mpirun cannot start programs for the GPU.
 $(call once,MPI_INCLUDE,mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
 $(call once,MPI_LIBS,mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
@@ -167,8 +169,8 @@ build/$1/test/%.o $(addprefix build/$1/,$(BULK:%=%/%.cpp.o)): private OPT := -O1
 $(addprefix build/$1/,$(patsubst %,%/%.cpp.o,$(filter-out $(BULK),$(STEERING)))): private OPT := -Og)
 build/$1/options/version.cpp.o: private EXTRA = $$(VERSION)
 build/$1/options/version.cpp.o: build/version
-$(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
-$(addprefix build/$1/,runtime/exchange.cpp.o cpu/nccl.cpp.o): build/mpi
+$(addprefix build/$1/,runtime/cuda/exchange.cpp.o cpu/nccl.cpp.o): private EXTRA = $$(MPI_INCLUDE)
+$(addprefix build/$1/,runtime/cuda/exchange.cpp.o cpu/nccl.cpp.o): build/mpi
 
 # A change of the compile commands rebuilds everything.
 build/$1/flags: FORCE | $(SETUP_FIRST)
@@ -176,7 +178,7 @@ build/$1/flags: FORCE | $(SETUP_FIRST)
 	@echo '$$(CPP_$1)' '$$(CU_$1)' | cmp -s - $$@ || echo '$$(CPP_$1)' '$$(CU_$1)' > $$@
 endef
 
-build/cuda-bundle/runtime/comm.cu.o: private INCLUDES += -DTEON_WITHOUT_NCCL
+build/cuda-bundle/runtime/cuda/comm.cu.o: private INCLUDES += -DTEON_WITHOUT_NCCL
 
 # These goals install missing packages before they build; the others only name them.
 SETUP_FIRST := $(if $(filter demo test test-cpus test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
@@ -225,10 +227,10 @@ demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on S
 
 HOUSE_TESTS := $(if $(filter cpu,$(BACKEND)),build/model-gpu/tests)
 test: build/$(BACKEND)/tests $(HOUSE_TESTS) $(PROGRAMS) | venv  ## Run every test; skipped ones are named
-	@$(PYTHON) scripts/run_tests.py $< $(HOUSE_TESTS) $(wildcard test/*/test_*.py gpusim/test/test_*.py)
+	@$(PYTHON) dev/run_tests.py $< $(HOUSE_TESTS) $(wildcard test/*/test_*.py gpusim/test/test_*.py)
 
 test-sanitize: build/cpu-asan/tests build/model-gpu-asan/tests  ## Run the C++ tests under the sanitizers
-	@$(PYTHON) scripts/run_tests.py $^
+	@$(PYTHON) dev/run_tests.py $^
 
 # Runs the tests as on CPUs without the newest instructions. ISAS: the limit for oneDNN (DEFAULT: no limit). CORES: the
 # kernels that OpenBLAS uses, if LAPACK is OpenBLAS. VERSIONS: the x86-64 levels for the compiler.
@@ -237,12 +239,12 @@ CORES    ?= $(shell ldconfig -p | grep -q 'libopenblas' && echo Haswell Zen Skyl
 VERSIONS ?= v2 v3
 test-cpus: build/cpu/tests $(VERSIONS:%=build/cpu-%/tests)  ## Run the C++ tests with the instruction sets of other CPUs
 	@set -e; for isa in $(ISAS); do echo "oneDNN limited to $$isa:"; \
-	    DNNL_MAX_CPU_ISA=$$isa $(PYTHON) scripts/run_tests.py build/cpu/tests; done
+	    DNNL_MAX_CPU_ISA=$$isa $(PYTHON) dev/run_tests.py build/cpu/tests; done
 	@set -e; for core in $(CORES); do echo "OpenBLAS for $$core:"; \
-	    OPENBLAS_CORETYPE=$$core $(PYTHON) scripts/run_tests.py build/cpu/tests \
-	        --only runtime/linalg,runtime/decompositions,optim/; done
+	    OPENBLAS_CORETYPE=$$core $(PYTHON) dev/run_tests.py build/cpu/tests \
+	        --only runtime/linalg/linalg,runtime/linalg/decompositions,optim/; done
 	@set -e; for version in $(VERSIONS); do echo "compiled for x86-64-$$version:"; \
-	    $(PYTHON) scripts/run_tests.py build/cpu-$$version/tests; done
+	    $(PYTHON) dev/run_tests.py build/cpu-$$version/tests; done
 
 # With BACKEND=cpu, the soak reads damaged files under the sanitizers.
 MINUTES   ?= 30
@@ -257,11 +259,11 @@ PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,\
 MODELLED := $(addprefix build/cuda-model/,tests $(PROGRAMS) bench/bench_gpu) $(MODEL_GPU) \
             $(addprefix build/cpu/,$(PROGRAMS))
 cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) scripts/run_tests.py $< \
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) dev/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(PROGRAM_TESTS:%=test/programs/test_%.py))
 	@echo "code compiled for sm_80:"
-	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) scripts/run_tests.py $< \
-	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention_flash))
+	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_DEVICE=A100 $(PYTHON) dev/run_tests.py $< \
+	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention/flash))
 
 foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=DIR, ...: docs/modelled_gpu.md)
 	+@$(call house,BUILD=../build/model-gpu NVCC='$(NVCC)' PYTHON='$(abspath $(PYTHON))' ONLY='$(ONLY)' \
@@ -281,14 +283,14 @@ test-source-faults: build/cpu/tests $(PROGRAMS) $(HOUSE_TESTS) | venv  ## Plant 
 
 CHECK_CUDA := $(addprefix build/cuda-check/,tests $(PROGRAMS) $(BENCHES))
 check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report registers, spills and instructions
-	@$(PYTHON) scripts/ptxas_report.py build/cuda-check
+	@$(PYTHON) dev/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
-# SECONDS limits a call with its build; the next call goes on behind it. FIRST_FLAGS: others of scripts/gpu_first.py.
+# SECONDS limits a call with its build; the next call goes on behind it. FIRST_FLAGS: others of dev/gpu_first.py.
 FIRST_BEGAN := $(if $(filter gpu-first,$(MAKECMDGOALS)),$(shell date +%s))
 FIRST := tests train_gpt2 train_llama bench/bench_gpu
 gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages (STAGES="a b", SECONDS=520)
-	@$(PYTHON) scripts/gpu_first.py --build build/$(BACKEND) --began $(FIRST_BEGAN) $(SECONDS:%=--seconds %) \
+	@$(PYTHON) dev/gpu_first.py --build build/$(BACKEND) --began $(FIRST_BEGAN) $(SECONDS:%=--seconds %) \
 	    $(FIRST_FLAGS) $(STAGES)
 
 # Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries. The other make sets its
@@ -296,13 +298,13 @@ gpu-first: $(FIRST:%=build/$(BACKEND)/%)  ## Test and measure this GPU in stages
 gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)
 	@MAKEFLAGS='$(filter-out -j% --jobserver-%,$(MAKEFLAGS))' $(MAKE) --no-print-directory MPI_INCLUDE= MPI_LIBS= \
 	    WITHOUT=-l:libnccl.so% $(FIRST:%=build/cuda-bundle/%)
-	@scripts/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz
+	@dev/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz
 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
-	@TEON_BUILD=build/$(BACKEND) $(PYTHON) scripts/run_tests.py test/scripts/test_docs.py
+	@TEON_BUILD=build/$(BACKEND) $(PYTHON) dev/run_tests.py test/dev/test_docs.py
 
 lint:  ## Check how the C++ and CUDA code is written, and the Python code (ruff)
-	@$(PYTHON) scripts/check_statements.py
+	@$(PYTHON) dev/check_statements.py
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 
 # Defined before the rule that uses it, because make expands prerequisites when it reads a rule.
@@ -331,7 +333,7 @@ build/syntax/flags: FORCE
 -include $(SYNTAX:%=build/syntax/%.d)
 
 check-layers:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
-	@$(PYTHON) scripts/check_layers.py
+	@$(PYTHON) dev/check_layers.py
 
 BENCH_HERE := $(patsubst %,build/$(BACKEND)/%,$(filter-out bench/bench_gpu,$(BENCHES)))
 bench: build/corpus/manifest.json
@@ -375,8 +377,8 @@ compile_commands.json: FORCE  ## Write the command that compiles each file, for 
 	    printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$file "$$command" $$file; \
 	done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
-build/corpus/manifest.json: scripts/make_corpus.py | $(SETUP_FIRST)
-	@$(PYTHON) scripts/make_corpus.py $(@D)
+build/corpus/manifest.json: dev/make_corpus.py | $(SETUP_FIRST)
+	@$(PYTHON) dev/make_corpus.py $(@D)
 
 clean:  ## Remove everything that was built
 	rm -rf build $(PROGRAMS)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from arguments import Parser
+from common.arguments import Parser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

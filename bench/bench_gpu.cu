@@ -1,5 +1,5 @@
 // Measures attention at several T and HS, each kernel of a GPT-2 124M step and the copy bandwidth, for `make gpu-first`
-// (scripts/first_hour/speed.py), and prints one JSON object per line. Each operation states its FLOPs and the least
+// (dev/first_hour/speed.py), and prints one JSON object per line. Each operation states its FLOPs and the least
 // number of bytes that it must move. Products use the algorithms that --autotune would select.
 //
 //   bench_gpu                      all operations; without a GPU nothing runs, and "ms" is null
@@ -7,7 +7,7 @@
 //   bench_gpu --input-file FILE    those whose names are lines of FILE, in which \ escapes a character
 //
 // Also writes their starts and results to the file TEON_TEST_LOG, as the test programs do, so that a kernel that hangs
-// or fails has a name and scripts/run_tests.py continues with the others.
+// or fails has a name and dev/run_tests.py continues with the others.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -22,12 +22,12 @@
 #include "base/integer.h"
 #include "bench/benchmark.h"
 #include "kernels/activation.h"
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
-#include "kernels/attention_flash.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/flash.h"
 #include "kernels/classifier.h"
 #include "kernels/fill.h"
 #include "kernels/norm.h"
+#include "kernels/optimizers/adamw.h"
 #include "kernels/reduce.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"

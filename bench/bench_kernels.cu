@@ -12,11 +12,11 @@
 
 #include "bench/benchmark.h"
 #include "kernels/activation.h"
-#include "kernels/adamw.h"
 #include "kernels/classifier.h"
 #include "kernels/common.h"
 #include "kernels/fill.h"
 #include "kernels/norm.h"
+#include "kernels/optimizers/adamw.h"
 #include "kernels/reduce.h"
 
 using namespace teon;

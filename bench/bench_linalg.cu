@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/benchmark.h"
-#include "runtime/linalg.h"
-#include "runtime/symmetric_product.h"
+#include "runtime/linalg/linalg.h"
+#include "runtime/linalg/symmetric_product.h"
 
 using namespace teon;
 

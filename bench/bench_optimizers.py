@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 import starts
-from arguments import Parser
+from common.arguments import Parser
 
 OPTIMIZERS = ("adamw", "muon", "teon")
 DEMO = ("demo's GPT-2", 256, ["--model", "tiny", "--vocab-size", 256, "--seq-len", 128, "--batch-tokens", 2048])

@@ -16,7 +16,7 @@
 #include "optim/ns_coefficients.h"
 #include "optim/orthogonalize.h"
 #include "runtime/context.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 
 using namespace teon;
 

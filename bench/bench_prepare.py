@@ -26,7 +26,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from arguments import Parser
+from common.arguments import Parser
 from starts import cpu_seconds
 from teon_data import tokenizer
 

@@ -18,7 +18,7 @@ import tempfile
 
 import bench_train
 import starts
-from arguments import Parser
+from common.arguments import Parser
 
 AT_ONCE = (1, 2, 4)
 

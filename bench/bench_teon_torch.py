@@ -34,7 +34,7 @@ import tempfile
 import time
 import types
 
-from arguments import Parser
+from common.arguments import Parser
 
 try:
     import torch
@@ -43,7 +43,7 @@ try:
     from teon_torch.distribution import Agreement, as_local
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 except ImportError as missing:
-    sys.exit(f"bench_teon_torch: error: {missing}; install scripts/requirements-dev.txt into .venv")
+    sys.exit(f"bench_teon_torch: error: {missing}; install dev/requirements-dev.txt into .venv")
 
 WIDTH = 768
 SHAPES = {"q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "o": (WIDTH, WIDTH),

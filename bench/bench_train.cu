@@ -16,7 +16,7 @@
 #include "bench/training_step.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
-#include "runtime/profiler.h"
+#include "runtime/cuda/profiler.h"
 #include "runtime/simt.h"
 
 using namespace teon;

@@ -7,7 +7,7 @@ sequences of T = 128 to 8192 tokens. PyTorch runs in float and with bf16 autocas
 torch.compile works, compiled. All programs are started in turn, --repeats times. A figure is the median step after the
 warm-up, a ratio the median over the rounds. "cpu" is the processor time per step of all threads, which other programs
 on the machine distort less than the clock. (Ours includes the start, PyTorch's does not.) PyTorch is imported by
---python, this interpreter or python3, the first that has it (scripts/requirements-dev.txt).
+--python, this interpreter or python3, the first that has it (dev/requirements-dev.txt).
 """
 
 if __name__ == "__main__":
@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 import starts
-from arguments import Parser, python_with_torch
+from common.arguments import Parser, python_with_torch
 
 VOCABULARY = 256
 ENGINES = ["ours float", "ours bf16", "eager float", "eager bf16", "compiled float", "compiled bf16"]

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/standard_streams.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon::bench {
 

@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 
-from arguments import Parser
+from common.arguments import Parser
 
 MEASURED = pathlib.Path(__file__).resolve().parent / "measured"
 ALLOWED = 0.1

@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 
-from arguments import Parser
+from common.arguments import Parser
 from ptxas_report import short_names
 
 COUNTS = pathlib.Path(__file__).resolve().parent / "instruction_counts.json"

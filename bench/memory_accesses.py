@@ -16,7 +16,7 @@ import collections
 import json
 import sys
 
-from arguments import Parser
+from common.arguments import Parser
 
 
 def accesses(path):

@@ -6,8 +6,8 @@ import resource
 import subprocess
 import tempfile
 
+from common.run_folder import Metrics
 from make_corpus import shard_of
-from run_folder import Metrics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

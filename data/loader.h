@@ -14,7 +14,7 @@
 
 #include "data/batch.h"
 #include "data/shards.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

@@ -10,15 +10,15 @@
 
 #include "base/standard_streams.h"
 #include "base/text.h"
+#include "checkpoint/published_model.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
 #include "files/json.h"
-#include "generation/published_model.h"
 #include "generation/sampling.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "options/command_line.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 
 namespace teon {
 

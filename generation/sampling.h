@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "checkpoint/published_model.h"
 #include "generation/generator.h"
-#include "generation/sampling_options.h"
+#include "options/sampling_options.h"
 
 namespace teon {
 

@@ -1,7 +1,7 @@
 // The loss and its gradient. Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

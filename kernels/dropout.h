@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/dropout_mask.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

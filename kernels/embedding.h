@@ -1,7 +1,7 @@
 // Token and position embeddings. Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

@@ -2,7 +2,7 @@
 // maximum (docs/fp8.md). Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

@@ -13,7 +13,7 @@
 
 #include "kernels/column_sums.h"
 #include "kernels/maximum.h"
-#include "runtime/tensor_core.h"
+#include "runtime/tensor_cores/tensor_core.h"
 
 namespace teon {
 

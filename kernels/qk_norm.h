@@ -1,7 +1,7 @@
 // RMSNorm of queries and keys. Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

@@ -1,7 +1,7 @@
 // Sums of whole arrays. Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

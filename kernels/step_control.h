@@ -1,7 +1,7 @@
 // The decision on each optimizer step, made on the device. Conventions: kernels/ops.h.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 
@@ -42,7 +42,7 @@ void step_control(StepControl* control, const float* norm_squared, const float* 
 // The learning rate and weight decay of some weights. With r = lr * control->lr_factor and the optimizer's direction u:
 //   master = master (1 - r weight_decay) - r lr_scale u; work = master rounded (work may be nullptr)
 // Cautious weight decay (Chen et al., arXiv 2510.12402) decays only weights with u * master >= 0. Nothing changes if
-// control->skip is not 0. kernels/weight_update.h has the device's side.
+// control->skip is not 0. kernels/optimizers/weight_update.h has the device's side.
 struct UpdateRate {
     float lr = 0;        // peak
     float lr_scale = 1;  // of the update alone; weight decay does not have it

@@ -11,7 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/enum_names.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 #include "runtime/vec.h"
 
 namespace teon {
@@ -61,7 +61,7 @@ struct DecoderRun {
     int B = 1, T = 1;  // the largest micro-batch
     DType dtype = DType::f32;
     MatmulDType matmul_dtype = MatmulDType::same;
-    bool fast_accumulation = false;  // of FP8, in the forward pass (runtime/gemm.h)
+    bool fast_accumulation = false;  // of FP8, in the forward pass (runtime/linalg/gemm.h)
     bool keeps_fp8_weights = true;   // for all micro-batches of a step; else they are cast at each use
     RecomputePlan recompute = {};
     int offloaded_blocks = 0;  // the first blocks move their saved tensors to host memory; at most L - 2

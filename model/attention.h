@@ -4,9 +4,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/attention.h"
-#include "kernels/attention_decode.h"
-#include "kernels/attention_flash.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/decode.h"
+#include "kernels/attention/flash.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 #include "model/dropout.h"

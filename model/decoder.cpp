@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "model/layers.h"
-#include "runtime/named_range.h"
+#include "runtime/cuda/named_range.h"
 
 namespace teon {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/param_table.h"
-#include "runtime/comm.h"
+#include "runtime/cuda/comm.h"
 
 namespace teon {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/integer.h"
-#include "kernels/adamw.h"
-#include "kernels/lion.h"
+#include "kernels/optimizers/adamw.h"
+#include "kernels/optimizers/lion.h"
 
 namespace teon {
 

@@ -12,7 +12,7 @@
 #include "model/param_store.h"
 #include "optim/diagnostics.h"
 #include "optim/optimizer_options.h"
-#include "runtime/comm.h"
+#include "runtime/cuda/comm.h"
 
 namespace teon {
 

@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "model/param_table.h"
-#include "runtime/comm.h"
+#include "runtime/cuda/comm.h"
 
 namespace teon {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/integer.h"
-#include "kernels/teon.h"
+#include "kernels/optimizers/teon.h"
 #include "runtime/context.h"
 
 namespace teon {

@@ -10,7 +10,7 @@
 #include "model/param_layout.h"
 #include "optim/optimizer_options.h"
 #include "optim/stacks.h"
-#include "runtime/comm.h"
+#include "runtime/cuda/comm.h"
 
 namespace teon {
 

@@ -20,7 +20,7 @@
 
 #include "base/text.h"
 #include "kernels/fill.h"
-#include "kernels/soap.h"
+#include "kernels/optimizers/soap.h"
 #include "optim/methods.h"
 #include "optim/placement.h"
 #include "optim/stacks.h"

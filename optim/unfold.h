@@ -5,11 +5,12 @@
 //   mode 2   [M_1; ..; M_K]        mK x n, the transpose of [M_1^T .. M_K^T] (so is the polar factor)
 //   mode 3   rows vec(M_k)         K x mn
 //
-// Newton-Schulz needs a normalized copy of the momentum in its own precision in any case. unfold() (kernels/teon.h)
-// writes that copy in this layout and fold_update() reads it, so unfolding costs no additional pass over memory.
+// Newton-Schulz needs a normalized copy of the momentum in its own precision in any case. unfold()
+// (kernels/optimizers/teon.h) writes that copy in this layout and fold_update() reads it, so unfolding costs no
+// additional pass over memory.
 #pragma once
 
-#include "kernels/teon.h"
+#include "kernels/optimizers/teon.h"
 
 namespace teon {
 

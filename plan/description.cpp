@@ -9,9 +9,9 @@
 #include "checkpoint/tokenizer_files.h"
 #include "data/text_identity.h"
 #include "files/json.h"
+#include "options/parse_options.h"
 #include "options/version.h"
-#include "plan/parse_options.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 
 namespace teon {
 

@@ -4,7 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "files/json.h"
 #include "plan/run_plan.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/gpus.h"
+#include "runtime/cuda/known_gpus.h"
 #include "plan/run_plan.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon {
 

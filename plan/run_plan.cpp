@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "kernels/attention_flash.h"
+#include "kernels/attention/flash.h"
 #include "model/decoder.h"
 #include "optim/methods.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 
 namespace teon {
 

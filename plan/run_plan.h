@@ -12,7 +12,7 @@
 #include "model/activation_plan.h"
 #include "model/decoder_config.h"
 #include "optim/placement.h"
-#include "plan/options.h"
+#include "options/options.h"
 
 namespace teon {
 

@@ -1,10 +1,10 @@
-// Predicts the time of a plan's step on a GPU of plan/gpus.h, from counted FLOPs and bytes and from rates that are
-// fitted to published measurements (docs/distributed.md has the rules).
+// Predicts the time of a plan's step on a GPU of runtime/cuda/known_gpus.h, from counted FLOPs and bytes and from rates
+// that are fitted to published measurements (docs/distributed.md has the rules).
 #pragma once
 
 #include <string>
 
-#include "plan/gpus.h"
+#include "runtime/cuda/known_gpus.h"
 #include "plan/run_plan.h"
 
 namespace teon {

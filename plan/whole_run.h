@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/gpus.h"
+#include "runtime/cuda/known_gpus.h"
 #include "plan/run_plan.h"
 
 namespace teon {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/comm.h"
-#include "runtime/device.h"
-#include "runtime/linalg.h"
+#include "runtime/cuda/comm.h"
+#include "runtime/cuda/device.h"
+#include "runtime/linalg/linalg.h"
 
 namespace teon {
 

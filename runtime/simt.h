@@ -36,8 +36,8 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "runtime/device.h"
-#include "runtime/profiler.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/profiler.h"
 #include "runtime/vec.h"
 
 #if !defined(__CUDACC__)
@@ -96,7 +96,7 @@ std::string kernel_name() {
 
 // Waits until all earlier work on the kernel's stream has ended and is visible, and lets the next kernel start, which
 // then waits likewise ("programmatic dependent launch", sm_90 and later). The start of a kernel thereby overlaps the
-// end of the previous one. A kernel that touches memory before this call has a race; scripts/check_layers.py checks
+// end of the previous one. A kernel that touches memory before this call has a race; dev/check_layers.py checks
 // that every kernel begins with it.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900

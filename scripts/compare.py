@@ -13,23 +13,23 @@ run was omitted for another reason than being unfinished or a duplicate, or if n
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import math
 import os
 import statistics
 import sys
 
-from arguments import Parser, decimal
+from common.arguments import Parser, decimal
+from common.run_folder import BadRun, Unfinished, short
+from common.startup import printable
+from common.written_files import replacing
 from experiments.groups import comparisons, group_runs, methods_of, reach, with_baseline_first
 from experiments.runs import Diverged, Duplicate, in_bits_per_byte, perplexity, read_runs
 from experiments.tables import as_markdown, as_text, mean_spread, text_of_p
-from run_folder import BadRun, Unfinished, short
-from startup import printable
-from written_files import replacing
 
 from experiments import EXIT_STATUS, Fault, figures
 

@@ -32,7 +32,7 @@ if ! [ -e $corpus/manifest.json ] && ! show "$python" scripts/prepare.py experim
     --tokenizer train:4096 --out $corpus; then
     echo "demo: continuing with a token for each byte"
     corpus=build/corpus
-    [ -e $corpus/manifest.json ] || "$python" scripts/make_corpus.py $corpus
+    [ -e $corpus/manifest.json ] || "$python" dev/make_corpus.py $corpus
 fi
 
 flags=(--model tiny --layers 2 --seq-len 128 --batch-tokens 2048 --steps "$steps")

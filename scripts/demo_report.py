@@ -6,7 +6,7 @@
 Prints nats per token and bits per byte. Exit status 1 if a run did not end below --must-beat.
 """
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
 
@@ -16,8 +16,8 @@ import math
 import os
 import sys
 
-from arguments import Parser
-from run_folder import BadRun, open_run, read_object
+from common.arguments import Parser
+from common.run_folder import BadRun, open_run, read_object
 
 MODELS = ("unigram", "bigram")
 HEADER_BYTES = 1024

@@ -10,10 +10,10 @@ one line answers:
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import json
 import os

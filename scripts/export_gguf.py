@@ -11,10 +11,10 @@ The last line says under which name llama.cpp knows the tokenizer, or what a tok
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ import pathlib
 import shutil
 import sys
 
-from arguments import Parser
+from common.arguments import Parser
+from common.written_files import replacing
 from teon_data.files import Failure, UsageError, need, read_json
 from teon_data.sentencepiece_model import sentencepiece_kind
-from written_files import replacing
 
 # The text that llama.cpp's converter encodes, and the SHA-256 of the decimal list of its tokens for tokenizers of the
 # families here (github.com/ggml-org/llama.cpp, convert_hf_to_gguf_update.py and get_vocab_base_pre()).

@@ -9,10 +9,10 @@ converted once, to model.safetensors in a folder of the hub's cache; nothing tha
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import json
 import os

@@ -13,10 +13,10 @@ with tensorboard; or wandb; or mlflow.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import importlib
 import json
@@ -25,10 +25,10 @@ import shutil
 import sys
 import time
 
-from arguments import Parser, decimal
-from run_folder import BadRun, Metrics, is_done, read_config, read_object
-from startup import complain, printable
-from written_files import replacing
+from common.arguments import Parser, decimal
+from common.run_folder import BadRun, Metrics, is_done, read_config, read_object
+from common.startup import complain, printable
+from common.written_files import replacing
 
 LONGEST_WAIT = 60  # seconds between attempts to reach a service
 

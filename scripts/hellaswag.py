@@ -11,10 +11,10 @@ separates the context from each ending.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import json
 import os
@@ -23,11 +23,11 @@ import sys
 
 try:
     import numpy as np
-    from arguments import Parser
+    from common.arguments import Parser
+    from common.written_files import check_target, replacing
     from teon_data import tokenizer
     from teon_data.documents import is_unicode
     from teon_data.files import Failure, check_regular
-    from written_files import check_target, replacing
 except ImportError as missing:
     sys.exit(f"hellaswag.py: error: {missing}; `make setup` installs it into .venv")
 

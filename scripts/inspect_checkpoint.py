@@ -10,10 +10,10 @@ a file is damaged or a tensor is not finite, 2 usage.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import json
 import math
@@ -22,9 +22,9 @@ import re
 import struct
 import sys
 
-from arguments import Parser
-from run_folder import BadRun, find_checkpoint, parse_object, read_object
-from startup import printable
+from common.arguments import Parser
+from common.run_folder import BadRun, find_checkpoint, parse_object, read_object
+from common.startup import printable
 
 try:
     import numpy as np

@@ -11,10 +11,10 @@ docs/data.md describes the format.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import argparse
 import os
@@ -22,10 +22,10 @@ import re
 import sys
 import time
 
-from arguments import Parser as ArgumentParser
+from common.arguments import Parser as ArgumentParser
 
 try:
-    from startup import complain, exit_code, printable
+    from common.startup import complain, exit_code, printable
     from teon_data import shards, tokenizer_folder
     from teon_data.files import Failure, UsageError, counted, quantity
     from teon_data.interrupts import handle

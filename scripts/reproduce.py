@@ -16,15 +16,15 @@ same command again to continue; finished cells are kept. Tables are experiments/
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import os
 import sys
 
-from arguments import Parser, decimal
+from common.arguments import Parser, decimal
 from experiments.figures import pyplot
 from experiments.tables import as_text
 

@@ -13,10 +13,10 @@ kills them. At the end scripts/compare.py compares all cells.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
-    import use_venv  # noqa: F401
+    from common import use_venv  # noqa: F401
 
 import itertools
 import os
@@ -25,10 +25,10 @@ import shlex
 import sys
 
 import compare
-from arguments import Parser, whole
+from common.arguments import Parser, whole
+from common.startup import complain
 from experiments.cells import NUMBER, as_flag_value, name_of, state_of
 from experiments.grid import RATE, Grid
-from startup import complain
 
 from experiments import EXIT_STATUS, Fault, read_toml
 

@@ -9,7 +9,7 @@ prints the state once.
 """
 
 if __name__ == "__main__":
-    import startup
+    from common import startup
 
     startup.begin()
 
@@ -19,10 +19,10 @@ import statistics
 import sys
 import time
 
-from arguments import Parser, decimal
-from live import Live, clipped, duration, progress_bar
-from run_folder import BadRun, find_runs, is_done, open_run, recent
-from startup import printable
+from common.arguments import Parser, decimal
+from common.live import Live, clipped, duration, progress_bar
+from common.run_folder import BadRun, find_runs, is_done, open_run, recent
+from common.startup import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

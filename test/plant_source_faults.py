@@ -26,29 +26,30 @@ TESTS, TRAIN, MODELLED = "build/cpu/tests", "build/cpu/train_gpt2", "build/cuda-
 HOUSE, MODELLED_TRAIN = "build/model-gpu/tests", "build/cuda-model/train_gpt2"
 WRONG = "with expansion:"  # a test's comparison
 RANKS, RESUME, SHARDING = (f"test/programs/test_{name}.py" for name in ("ranks", "resume", "sharding"))
-FLASH = "kernels/attention_flash: many tiles*"
+FLASH = "kernels/attention/flash: many tiles*"
 REPLAYED, OFFLOADED = "train/trainer: replayed from graphs*", "train/trainer: with blocks offloaded*"
 ON_TWO_RANKS = ("test/programs/test_model_gpu.py", "test_the_order_of_streams")
 
 FAULTS = [
     # A fault for each test that planted faults had shown to be missing.
-    Fault("the key head of another group", "kernels/attention_flash_mma.cu",
+    Fault("the key head of another group", "kernels/attention/flash_mma.cu",
           "const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);",
           "const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h % s.NKV), s.packed_row);",
           TESTS, FLASH, "NH=4 NKV=2"),
-    Fault("the key head of another group, in tiles", "kernels/attention_tiled.cu",
-          "const int kv = h / (s.NH / s.NKV);", "const int kv = h % s.NKV;", TESTS, "kernels/attention: *", "NKV=2"),
-    Fault("no decay at an update of zero: AdamW", "kernels/element_update.h",
+    Fault("the key head of another group, in tiles", "kernels/attention/tiled.cu",
+          "const int kv = h / (s.NH / s.NKV);", "const int kv = h % s.NKV;", TESTS,
+          "kernels/attention/attention: *", "NKV=2"),
+    Fault("no decay at an update of zero: AdamW", "kernels/optimizers/element_update.h",
           "CAUTIOUS ? update.decay_factor(p[k], delta)",
           "CAUTIOUS ? (delta == 0.0f ? 1.0f : update.decay_factor(p[k], delta))", TESTS,
-          "kernels/adamw: with cautious*", WRONG),
-    Fault("no decay at an update of zero: Lion", "kernels/lion.cu",
+          "kernels/optimizers/adamw: with cautious*", WRONG),
+    Fault("no decay at an update of zero: Lion", "kernels/optimizers/lion.cu",
           "if (c < 0.0f) return -rate;", "if (c <= 0.0f) return -rate;", TESTS,
-          "kernels/adamw: with cautious*", WRONG),
-    Fault("no decay at an update of zero: matrices", "kernels/teon.cu",
+          "kernels/optimizers/adamw: with cautious*", WRONG),
+    Fault("no decay at an update of zero: matrices", "kernels/optimizers/teon.cu",
           "fmaf(update.decay_factor(x[k], delta), x[k], -delta)",
           "fmaf(delta == 0.0f ? 1.0f : update.decay_factor(x[k], delta), x[k], -delta)", TESTS,
-          "kernels/teon: with cautious weight decay*", WRONG),
+          "kernels/optimizers/teon: with cautious weight decay*", WRONG),
     Fault("pairs by their place in a list", "scripts/experiments/significance.py",
           "paired([losses[seed] - others[seed] for seed in shared])",
           "paired([a - b for a, b in zip(losses.values(), others.values())])", "",
@@ -75,7 +76,7 @@ FAULTS = [
           "read_tensors(resume->checkpoint.folder, model_->params(), optimizer_.state(), ctx_.stream);",
           "read_tensors(resume->checkpoint.folder, model_->params(), {}, ctx_.stream);", TRAIN,
           (RESUME, "test_every_optimizer_resumes"), ""),
-    Fault("CI without MPI", ".ci/run", "exit 1; }\n", "}\n", "", ("test/scripts/test_makefile.py", "without_mpi"), ""),
+    Fault("CI without MPI", ".ci/run", "exit 1; }\n", "}\n", "", ("test/dev/test_makefile.py", "without_mpi"), ""),
     # Ranks.
     Fault("every rank reads the batch of rank 0", "data/loader.cpp",
           "of_sample + int64_t{o.rank} * o.B);", "of_sample);", TRAIN, (RANKS, "test_adamw"), ""),
@@ -129,9 +130,9 @@ FAULTS = [
           MODELLED, OFFLOADED, WRONG),
     Fault("a checkpoint written before its copy", "checkpoint/checkpoint_writer.cpp",
           "        copied_.synchronize();\n", "", MODELLED, "checkpoint/checkpoint: what is read*", ""),
-    Fault("an exchange before its input is ready", "runtime/comm.cu",
+    Fault("an exchange before its input is ready", "runtime/cuda/comm.cu",
           "            ready_.make_wait(stream_);\n", "", MODELLED_TRAIN, ON_TWO_RANKS, ""),
-    Fault("work that does not wait for the exchange", "runtime/comm.cu",
+    Fault("work that does not wait for the exchange", "runtime/cuda/comm.cu",
           "        joined_.make_wait(stream);\n", "        (void)stream;\n", MODELLED_TRAIN, ON_TWO_RANKS, ""),
     Fault("gathered weights used before they arrive", "train/gatherer.cpp",
           "    window(layer).filled.make_wait(context_.stream);\n", "", MODELLED_TRAIN, ON_TWO_RANKS, ""),
@@ -157,7 +158,7 @@ FAULTS = [
     Fault("a product's old sum read despite beta 0", "gpusim/abi/cublas.cpp",
           "p.beta = *static_cast<const float*>(beta);", "p.beta = *static_cast<const float*>(beta) + 1e-30f;",
           HOUSE, "gpusim/programs: cuBLAS*", WRONG),
-    # Decode errors that the host takes for missing code (runtime/warpgroup.h).
+    # Decode errors that the host takes for missing code (runtime/tensor_cores/warpgroup.h).
     Fault("an error of the last call alone", "gpusim/abi/kernels.cpp",
           "        cpu::fail_device(cudaErrorInvalidPtx, error.what());\n", "", HOUSE, "gpusim/host: code that*",
           WRONG),
@@ -205,7 +206,7 @@ def found(fault):
     if isinstance(fault.test, tuple):
         path, word = fault.test
         variables["TEON_BUILD"] = "build/cuda-model" if is_modelled else "build/cpu"
-        status, output = run([sys.executable, "scripts/run_tests.py", path, "-k", word], **variables)
+        status, output = run([sys.executable, "dev/run_tests.py", path, "-k", word], **variables)
     else:
         # Tests of functions that programs of others call use the default stream; this project's code does not.
         streams = "legacy" if fault.goal == HOUSE else "refuse"

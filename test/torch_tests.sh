@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests teon_torch with the torch and transformers of scripts/requirements-dev.txt, which `make setup` does not install.
+# Tests teon_torch with the torch and transformers of dev/requirements-dev.txt, which `make setup` does not install.
 # Makes a virtual environment with them at the first call and after a change of that file, and keeps it in CACHE
 # (default: ~/.cache/teon-torch-venv). It takes 3 GB from the package index and 6 GB on the disk, much less where
 # PyTorch's index of CPU builds can be reached.
@@ -10,16 +10,16 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tests=(test/scripts/test_teon_torch*.py)
-wanted=scripts/requirements-dev.txt
+wanted=dev/requirements-dev.txt
 
 if .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
-    exec .venv/bin/python scripts/run_tests.py "${tests[@]}"
+    exec .venv/bin/python dev/run_tests.py "${tests[@]}"
 fi
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
 mkdir -p "$cache"
 exec {lock}>"$cache/lock"
 flock "$lock"  # for two calls at once
-titan=scripts/requirements-torchtitan.txt
+titan=dev/requirements-torchtitan.txt
 key=$(python3 --version; cat scripts/requirements.txt $wanted $titan)
 if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     rm -rf "$cache/made" "$cache/venv" "$cache/torchtitan"
@@ -41,6 +41,6 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     echo "$key" >"$cache/made"
 fi
 flock --unlock "$lock"
-# TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/use_venv.py).
+# TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).
 [ -d "$cache/torchtitan" ] && export PYTHONPATH="$cache/torchtitan${PYTHONPATH:+:$PYTHONPATH}"
-exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" scripts/run_tests.py "${tests[@]}"
+exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py "${tests[@]}"

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 
 namespace teon {
 

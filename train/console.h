@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/profiler.h"
+#include "runtime/cuda/profiler.h"
 #include "train/live_line.h"
 #include "train/metrics.h"
 

@@ -3,15 +3,15 @@
 #include <algorithm>
 
 #include "base/standard_streams.h"
+#include "checkpoint/published_model.h"
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "files/json.h"
-#include "generation/published_model.h"
 #include "model/decoder.h"
 #include "plan/run_plan.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 #include "train/evaluation.h"
 
 namespace teon {

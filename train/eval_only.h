@@ -6,7 +6,7 @@
 
 #include "data/multiple_choice.h"
 #include "model/decoder.h"
-#include "plan/options.h"
+#include "options/options.h"
 
 namespace teon {
 

@@ -8,7 +8,7 @@
 #include "base/integer.h"
 #include "files/json.h"
 #include "kernels/reduce.h"
-#include "runtime/named_range.h"
+#include "runtime/cuda/named_range.h"
 
 namespace teon {
 

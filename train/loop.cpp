@@ -16,7 +16,7 @@
 #include "plan/memory.h"
 #include "plan/report.h"
 #include "runtime/context.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 #include "train/algorithms.h"
 #include "train/best.h"
 #include "train/console.h"

@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/integer.h"
-#include "runtime/comm.h"
+#include "runtime/cuda/comm.h"
 
 namespace teon {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
-#include "plan/options.h"
+#include "options/options.h"
 #include "runtime/context.h"
 
 namespace teon {

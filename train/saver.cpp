@@ -4,7 +4,7 @@
 #include "checkpoint/tokenizer_files.h"
 #include "files/json.h"
 #include "model/family.h"
-#include "runtime/named_range.h"
+#include "runtime/cuda/named_range.h"
 #include "train/ranks.h"
 
 namespace teon {

@@ -8,7 +8,7 @@
 #include "base/integer.h"
 #include "kernels/reduce.h"
 #include "kernels/step_control.h"
-#include "runtime/named_range.h"
+#include "runtime/cuda/named_range.h"
 #include "train/gatherer.h"
 #include "train/reducer.h"
 

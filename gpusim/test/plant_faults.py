@@ -136,14 +136,14 @@ HOPPER, HOPPER_KEYS = rb"flash_attention_hopper_kernelILi64", rb"flash_attention
 HOPPER_QUERIES = rb"flash_attention_hopper_query_gradient_kernelILi64"
 HOPPER_SYMMETRIC = rb"symmetric_product_hopper_kernel"
 ON_A100 = (FORWARD, KEYS, QUERIES)  # in the PTX for sm_80, because an H200 uses other kernels
-FLASH = "kernels/attention_flash: many tiles*"
-WALK = "kernels/attention_flash: blocks that*"
-DECODE, CLASSIFIER = "kernels/attention_decode: the last*", "kernels/classifier: loss and*"
+FLASH = "kernels/attention/flash: many tiles*"
+WALK = "kernels/attention/flash: blocks that*"
+DECODE, CLASSIFIER = "kernels/attention/decode: the last*", "kernels/classifier: loss and*"
 NORM, NORM_BACK = "kernels/norm: forward*", "kernels/norm: backward*"
 QK, ROTARY, REDUCE = "kernels/qk_norm: forward and*", "kernels/rotary: forward and*", "kernels/reduce: sums*"
 ACTIVATION, ACTIVATION_BACK = "kernels/activation: forward*", "kernels/activation: backward*"
 EMBED_BACK = "kernels/embedding: backward*"
-SYMMETRIC = "runtime/symmetric_product: equals*"
+SYMMETRIC = "runtime/linalg/symmetric_product: equals*"
 FAULTS = [
     Fault("no barrier", FORWARD, 0, FLASH, RACE),
     Fault("no barrier", KEYS, 1, FLASH, RACE),
@@ -167,21 +167,21 @@ FAULTS = [
     Fault(">= becomes >", rb"rotary_kernel", 0, ROTARY, BEYOND),
     Fault(">= becomes >", rb"reduce_final_kernel", 0, REDUCE, WRONG),
     Fault(">= becomes >", rb"cast_kernel", 0, "kernels/fill: casts*", "after the last element"),
-    Fault("a condition's opposite", rb"mirror_kernel", 0, "runtime/linalg: a symm*", ""),
+    Fault("a condition's opposite", rb"mirror_kernel", 0, "runtime/linalg/linalg: a symm*", ""),
     Fault("a condition's opposite", rb"gated_forward_kernel.*6Swiglu", 0, ACTIVATION, ""),
-    Fault("a condition's opposite", rb"add_identity_kernel", 0, "kernels/teon: adding*", ""),
+    Fault("a condition's opposite", rb"add_identity_kernel", 0, "kernels/optimizers/teon: adding*", ""),
     Fault("!= becomes ==", rb"norm_backward_kernel", 0, NORM_BACK, BEYOND),
     Fault("a wider index", rb"embedding_forward_kernel", 0, "kernels/embedding: forward*", ""),
     Fault("a wider index", rb"reduce_final_kernel", 0, REDUCE, WRONG),
     Fault("a narrower index", rb"classifier_kernel", 0, CLASSIFIER, ""),
     Fault("a wider shared index", rb"embedding_backward_kernel", 0, EMBED_BACK, ""),
     Fault("the wrong dimension", rb"qk_norm_forward_kernel", 0, QK, WRONG),
-    Fault("the wrong dimension", rb"transpose_kernel", 0, "runtime/decompositions: svd rec*", ""),
+    Fault("the wrong dimension", rb"transpose_kernel", 0, "runtime/linalg/decompositions: svd rec*", ""),
     Fault("the other coordinate", FORWARD, 0, FLASH, ""),
     Fault("a misaligned vector", rb"norm_forward_kernel", 0, NORM, ALIGNED),
     Fault("truncation", rb"norm_forward_kernel", 0, NORM, WRONG),
     Fault("truncation", rb"cast_kernel", 0, "kernels/fill: casts*", WRONG),
-    Fault("truncation of pairs", FORWARD, 0, "kernels/attention_flash: errs*", WRONG),
+    Fault("truncation of pairs", FORWARD, 0, "kernels/attention/flash: errs*", WRONG),
     Fault("wrong mma operand", FORWARD, 0, FLASH, WRONG),
     Fault("wrong mma columns", rb"symmetric_product_kernel", 0, SYMMETRIC, WRONG),
     Fault("wrong accumulators", KEYS, 9, FLASH, WRONG),
@@ -189,15 +189,15 @@ FAULTS = [
     Fault("ldmatrix not transposed", QUERIES, 0, FLASH, WRONG),
     Fault("another shuffle", rb"norm_forward_kernel", 0, NORM, WRONG),
     Fault("another shuffle", rb"reduce_partial_kernel", 0, REDUCE, WRONG),
-    Fault("another shuffle", rb"attention_softmax_forward_kernel", 0, "kernels/attention: float*", WRONG),
+    Fault("another shuffle", rb"attention_softmax_forward_kernel", 0, "kernels/attention/attention: float*", WRONG),
     Fault("a mask of one lane", rb"qk_norm_backward_kernel", 0, QK, "is not in its own mask"),
     Fault("a wrong distance", rb"reduce_partial_kernel", 0, REDUCE, ""),
     Fault("a missing accumulate", rb"column_sums_kernel", 0, ACTIVATION_BACK, WRONG),
-    Fault("a missing accumulate", rb"bias_partial_kernel", 0, "runtime/linalg: the bias gradient*", WRONG),
-    Fault("an fma's sum that is lost", rb"element_update_kernel", 0, "kernels/adamw: three*", WRONG),
-    Fault("an fma's sum that is lost", rb"fold_update_kernel", 0, "kernels/teon: the update*", WRONG),
-    Fault("a missing product", rb"multiply_plain_kernel", 0, "runtime/linalg: gemm scales*", ""),
-    Fault("min for max", rb"attention_softmax_forward_kernel", 0, "kernels/attention: scores*", WRONG),
+    Fault("a missing accumulate", rb"bias_partial_kernel", 0, "runtime/linalg/linalg: the bias gradient*", WRONG),
+    Fault("an fma's sum that is lost", rb"element_update_kernel", 0, "kernels/optimizers/adamw: three*", WRONG),
+    Fault("an fma's sum that is lost", rb"fold_update_kernel", 0, "kernels/optimizers/teon: the update*", WRONG),
+    Fault("a missing product", rb"multiply_plain_kernel", 0, "runtime/linalg/linalg: gemm scales*", ""),
+    Fault("min for max", rb"attention_softmax_forward_kernel", 0, "kernels/attention/attention: scores*", WRONG),
     Fault("min for max", rb"classifier_kernel", 0, "kernels/classifier: logits*", WRONG),
     Fault("a condition's opposite", rb"step_control_kernel", 1, "kernels/step_control: clips*", WRONG),
     Fault("an fma's sum that is lost", rb"rotary_kernel", 0, ROTARY, WRONG),
@@ -289,12 +289,12 @@ FAULTS = [
     Fault("an arrival without bytes", HOPPER, 1, FLASH, ""),
     Fault("some threads wait for earlier kernels", rb"classifier_kernel", 0, CLASSIFIER, EARLY),
     Fault("no wait for earlier kernels", HOPPER, 0, FLASH, EARLY),
-    Fault("a mask of half the warp", rb"attention_softmax_forward_kernel", 0, "kernels/attention: float*",
+    Fault("a mask of half the warp", rb"attention_softmax_forward_kernel", 0, "kernels/attention/attention: float*",
           "is not in its own mask"),
     Fault("an atomic add that stores", rb".", 0, "runtime/simt: atomicAdd*", WRONG),
     Fault("a copy of one group more in flight", rb"norm_backward_kernel", 0, NORM_BACK, COPYING),
     Fault("no exponential", HOPPER, 0, FLASH, WRONG),
-    Fault("> becomes >=", HOPPER, 1, "kernels/attention_flash: documents that*", WRONG),
+    Fault("> becomes >=", HOPPER, 1, "kernels/attention/flash: documents that*", WRONG),
     # A block's second and third tile of queries: phases and release of queries, rings that go on, the output's rows.
     Fault("a phase that stays 0", HOPPER, 1, WALK, ""),
     Fault("a phase that stays 0", HOPPER, 5, WALK, "", "reverse"),

@@ -1,4 +1,4 @@
-"""The modelled GPU builds outside of the project:  scripts/run_tests.py gpusim/test/test_house.py"""
+"""The modelled GPU builds outside of the project:  dev/run_tests.py gpusim/test/test_house.py"""
 
 import os
 import shutil

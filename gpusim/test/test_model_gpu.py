@@ -1,4 +1,4 @@
-"""Programs for the modelled GPU:  scripts/run_tests.py gpusim/test/test_model_gpu.py"""
+"""Programs for the modelled GPU:  dev/run_tests.py gpusim/test/test_model_gpu.py"""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ LIBRARIES = ROOT / "build/model-gpu"
 
 
 def nvcc():
-    found = subprocess.run([ROOT / "scripts/find_cuda.sh", "nvcc"], text=True, capture_output=True)
+    found = subprocess.run([ROOT / "dev/find_cuda.sh", "nvcc"], text=True, capture_output=True)
     return found.stdout.strip() if found.returncode == 0 else ""
 
 

@@ -1,7 +1,7 @@
 """Grids of training runs (sweep.py), their comparison (compare.py) and the tables of the paper (reproduce.py)."""
 
-import toml
-from run_folder import BadRun, read_text
+from common import toml
+from common.run_folder import BadRun, read_text
 
 
 class Fault(Exception):

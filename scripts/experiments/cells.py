@@ -12,8 +12,8 @@ import re
 import shutil
 import sys
 
-from run_folder import BadRun, Unfinished, open_run, read_config, read_object, read_text
-from written_files import replacing
+from common.run_folder import BadRun, Unfinished, open_run, read_config, read_object, read_text
+from common.written_files import replacing
 
 from experiments import Fault, groups, processes, runs
 

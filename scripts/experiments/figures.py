@@ -5,9 +5,9 @@ import re
 import statistics
 import textwrap
 
-from run_folder import finite, short
-from startup import printable
-from written_files import target_of
+from common.run_folder import finite, short
+from common.startup import printable
+from common.written_files import target_of
 
 from experiments import Fault
 

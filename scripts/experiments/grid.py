@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from live import Live, duration, progress_bar
-from run_folder import BadRun, open_run, recent
-from startup import printable
+from common.live import Live, duration, progress_bar
+from common.run_folder import BadRun, open_run, recent
+from common.startup import printable
 
 from experiments import Fault, cells, processes
 

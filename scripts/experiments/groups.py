@@ -6,8 +6,8 @@ import json
 import os
 import statistics
 
-from run_folder import finite
-from startup import printable
+from common.run_folder import finite
+from common.startup import printable
 
 from experiments import Fault, significance
 

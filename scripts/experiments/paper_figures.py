@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 
-from run_folder import short
+from common.run_folder import short
 
 from experiments import Fault, figures, paper, significance
 from experiments.paper_tables import perplexities, relative, whole

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from run_folder import BadRun, finite, open_run, read_object
+from common.run_folder import BadRun, finite, open_run, read_object
 
 from experiments import Fault, cells, paper
 from experiments.runs import perplexity, validation_changed_after

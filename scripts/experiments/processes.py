@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from startup import complain as say
+from common.startup import complain as say
 
 from experiments import Fault
 

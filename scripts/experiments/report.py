@@ -4,8 +4,8 @@ import collections
 import os
 import statistics
 
-from run_folder import short
-from written_files import replacing
+from common.run_folder import short
+from common.written_files import replacing
 
 from experiments import paper, paper_figures, paper_tables
 from experiments.tables import as_markdown

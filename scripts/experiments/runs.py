@@ -9,7 +9,7 @@ import math
 import operator
 import os
 
-from run_folder import BadRun, StepLines, Unfinished, find_runs, finite, is_done, open_run, read_object
+from common.run_folder import BadRun, StepLines, Unfinished, find_runs, finite, is_done, open_run, read_object
 
 # Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-end",

@@ -3,8 +3,8 @@
 import math
 import statistics
 
-from live import terminal_size
-from run_folder import finite
+from common.live import terminal_size
+from common.run_folder import finite
 
 
 def mean_spread(values, digits=4):

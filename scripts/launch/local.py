@@ -12,7 +12,7 @@ if __name__ == "__main__":
     import sys
 
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    import startup
+    from common import startup
 
     startup.begin()
 
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from arguments import Parser, whole
+from common.arguments import Parser, whole
 
 GRACE = 5  # seconds, after the first failure
 

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 
-from written_files import replacing, target_of
+from common.written_files import replacing, target_of
 
 HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
 

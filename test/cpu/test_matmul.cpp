@@ -1,5 +1,5 @@
-// Tests products on the CPU with arguments that runtime/linalg never passes; test/runtime/test_linalg.cu has the
-// others.
+// Tests products on the CPU with arguments that runtime/linalg/linalg never passes; test/runtime/linalg/test_linalg.cu
+// has the others.
 #include "cpu/matmul.h"
 
 #include <cublasLt.h>

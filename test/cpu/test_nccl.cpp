@@ -1,4 +1,4 @@
-// Tests NCCL on a single rank, which the engine itself never uses; test/runtime/test_comm.cpp tests several ranks.
+// Tests NCCL on a single rank, which the engine itself never uses; test/runtime/cuda/test_comm.cpp tests several ranks.
 #include <nccl.h>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exchange.h"
+#include "runtime/cuda/exchange.h"
 #include "test/support/catch.h"
 #include "test/support/skip.h"
 

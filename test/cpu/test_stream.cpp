@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cpu/error.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 #include "test/support/catch.h"
 
 using namespace teon;

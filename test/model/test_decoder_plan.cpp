@@ -2,7 +2,7 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/attention_flash.h"
+#include "kernels/attention/flash.h"
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"

@@ -5,7 +5,7 @@
 #include "model/llama.h"
 #include "plan/description.h"
 
-#include "plan/parse_options.h"
+#include "options/parse_options.h"
 #include "test/support/catch.h"
 #include "test/support/json.h"
 

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 #include "test/support/catch.h"
 
 using namespace teon;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"

@@ -14,7 +14,7 @@
 
 #include "runtime/context.h"
 #include "runtime/simt.h"
-#include "runtime/warpgroup.h"
+#include "runtime/tensor_cores/warpgroup.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"
 #include "test/support/transfer.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/named_range.h"
+#include "runtime/cuda/named_range.h"
 #include "runtime/simt.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/catch.h"

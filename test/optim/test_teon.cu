@@ -3,7 +3,7 @@
 #include <string>
 
 #include "checkpoint/safetensors.h"
-#include "kernels/adamw.h"
+#include "kernels/optimizers/adamw.h"
 #include "optim/methods.h"
 #include "test/optim/optimizer_run.h"
 #include "test/optim/param_tables.h"

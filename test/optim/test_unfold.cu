@@ -152,7 +152,7 @@ TEST_CASE("optim/unfold: a stack with NaN or infinity is reported and becomes ze
     }
 }
 
-TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match the formula") {
+TEST_CASE("kernels/optimizers/teon: momentum, Nesterov's direction and its squares match the formula") {
     Stream stream;
     for (const Shape& s : kShapes)
         for (bool nesterov : {false, true})
@@ -196,7 +196,8 @@ TEST_CASE("kernels/teon: momentum, Nesterov's direction and its squares match th
             }
 }
 
-TEST_CASE("kernels/teon: the update decays and steps the master weights and rounds them to the working weights") {
+TEST_CASE(
+    "kernels/optimizers/teon: the update decays and steps the master weights and rounds them to the working weights") {
     Stream stream;
     const Shape s{24, 48, 3};
     const Unfolding u(1, s.m, s.n, s.K, 16);
@@ -230,7 +231,7 @@ TEST_CASE("kernels/teon: the update decays and steps the master weights and roun
     REQUIRE(same_bits(works, rounded));
 }
 
-TEST_CASE("kernels/teon: with cautious weight decay, an update of exactly zero decays the weight") {
+TEST_CASE("kernels/optimizers/teon: with cautious weight decay, an update of exactly zero decays the weight") {
     Stream stream;
     const Shape s{8, 16, 1};
     const Unfolding u(1, s.m, s.n, s.K, 16);
@@ -248,7 +249,7 @@ TEST_CASE("kernels/teon: with cautious weight decay, an update of exactly zero d
     REQUIRE(same_bits(master.get(), w));
 }
 
-TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or reports, and unfolds to zero") {
+TEST_CASE("kernels/optimizers/teon: a skipped step does not change momentum, weights or reports, and unfolds to zero") {
     Stream stream;
     const Shape s{8, 16, 2};
     const Unfolding u(2, s.m, s.n, s.K, 16);
@@ -277,7 +278,8 @@ TEST_CASE("kernels/teon: a skipped step does not change momentum, weights or rep
     REQUIRE(Z.get() == std::vector<float>(Z.size(), 0.0f));
 }
 
-TEST_CASE("kernels/teon: adding the identity and dropping null directions change only the elements concerned") {
+TEST_CASE(
+    "kernels/optimizers/teon: adding the identity and dropping null directions change only the elements concerned") {
     Stream stream;
     const int count = 3;
     const int side = 33;
@@ -301,7 +303,7 @@ TEST_CASE("kernels/teon: adding the identity and dropping null directions change
     REQUIRE(same_bits(u.get(), U));
 }
 
-TEST_CASE("kernels/teon: results do not depend on the number of threads") {
+TEST_CASE("kernels/optimizers/teon: results do not depend on the number of threads") {
     Context context;
     const Shape s{31, 48, 2};
     const auto slices = random_slices(s, 3, 4);

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {

@@ -1,4 +1,4 @@
-#include "plan/parse_options.h"
+#include "options/parse_options.h"
 #include "plan/run_plan.h"
 
 #include <fmt/format.h>
@@ -9,10 +9,10 @@
 
 #include "model/decoder.h"
 #include "model/families.h"
-#include "plan/gpus.h"
+#include "runtime/cuda/known_gpus.h"
 #include "plan/report.h"
 #include "plan/step_time.h"
-#include "runtime/linalg_library.h"
+#include "runtime/linalg/library.h"
 #include "test/support/catch.h"
 #include "test/support/json.h"
 #include "test/support/parse.h"

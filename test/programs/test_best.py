@@ -1,4 +1,4 @@
-"""--keep-best and --patience:  scripts/run_tests.py test/programs/test_best.py"""
+"""--keep-best and --patience:  dev/run_tests.py test/programs/test_best.py"""
 
 import os
 import random

@@ -1,6 +1,6 @@
-"""Checkpoints opened by Hugging Face's transformers:  scripts/run_tests.py test/programs/test_export.py
+"""Checkpoints opened by Hugging Face's transformers:  dev/run_tests.py test/programs/test_export.py
 
-Skipped if transformers is missing (scripts/requirements-dev.txt).
+Skipped if transformers is missing (dev/requirements-dev.txt).
 """
 
 import json
@@ -21,7 +21,7 @@ for folder in sys.argv[2:]:
     answer[folder] = [tokenizer(text)["input_ids"] for text in texts]
 print(json.dumps(answer))
 """
-LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # scripts/requirements-dev.txt
+LIBRARIES = ("safetensors", "tokenizers", "torch", "transformers")  # dev/requirements-dev.txt
 if not missing(*LIBRARIES):
     import safetensors.torch
     import tokenizers

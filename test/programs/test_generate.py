@@ -1,4 +1,4 @@
-"""./generate, samples, --eval-only and the views of a run:  scripts/run_tests.py test/programs/test_generate.py"""
+"""./generate, samples, --eval-only and the views of a run:  dev/run_tests.py test/programs/test_generate.py"""
 
 import json
 import random

@@ -6,9 +6,9 @@ import shutil
 import sys
 import unittest
 
-from testing import BUILD, MODELLED, ON_GPUS, ROOT, SCRIPTS, Case, missing, temporary_folder, write_program
+from testing import BUILD, DEV, MODELLED, ON_GPUS, ROOT, Case, missing, temporary_folder, write_program
 
-TESTS = ("kernels/step_control", "kernels/fill", "runtime/warpgroup")
+TESTS = ("kernels/step_control", "kernels/fill", "runtime/tensor_cores/warpgroup")
 PLANTED = ("support/planted: a kernel that never ends", "support/planted: a kernel that writes to an invalid address")
 
 # Stands for ncu: runs the program and prints counters, if one of the program's kernels has the wanted name.
@@ -35,7 +35,7 @@ class FirstHour(Case):
         cls.folder = temporary_folder(cls.addClassCleanup)
         cls.out = cls.folder / "first"
 
-    def first(self, *words, program=(sys.executable, SCRIPTS / "gpu_first.py"), build=("--build", BUILD), **how):
+    def first(self, *words, program=(sys.executable, DEV / "gpu_first.py"), build=("--build", BUILD), **how):
         python = sys.executable if MODELLED else shutil.which("python3", path="/usr/bin:/bin") or sys.executable
         return self.call(*program, *words, *build, "--size", "toy", "--jobs", 2, "--limit", 20, "--only",
                          ",".join(TESTS), "--python", python, **how)
@@ -99,7 +99,7 @@ class FirstHour(Case):
 
     def test_3_a_bundle_runs_without_sources_compilers_and_make(self):
         archive = self.folder / "first.tar.xz"
-        self.call(SCRIPTS / "gpu_bundle.sh", BUILD, archive, PRESET=0)
+        self.call(DEV / "gpu_bundle.sh", BUILD, archive, PRESET=0)
         self.call("tar", "xf", archive)
         first = self.folder / "gpu-first"
         tools = self.folder / "few"
@@ -121,4 +121,4 @@ class FirstHour(Case):
 
     def test_4_wrong_stages_and_folders_are_refused_in_one_line(self):
         for words, text in (((["z"]), "'z' is no stage"), (["a", "--build", "nowhere"], "has no programs")):
-            self.assertIn(text, self.error_of(sys.executable, SCRIPTS / "gpu_first.py", *words))
+            self.assertIn(text, self.error_of(sys.executable, DEV / "gpu_first.py", *words))

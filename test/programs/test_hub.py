@@ -1,4 +1,4 @@
-"""Models by their name on the Hugging Face Hub:  scripts/run_tests.py test/programs/test_hub.py
+"""Models by their name on the Hugging Face Hub:  dev/run_tests.py test/programs/test_hub.py
 
 No network is used: the hub's cache is made here, as its client makes it.
 """

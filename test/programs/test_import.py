@@ -1,4 +1,4 @@
-"""Initial models and data of runs:  scripts/run_tests.py test/programs/test_import.py"""
+"""Initial models and data of runs:  dev/run_tests.py test/programs/test_import.py"""
 
 import hashlib
 import json

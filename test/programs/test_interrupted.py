@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, damaged and resumed:  scripts/run_tests.py test/programs/test_interrupted.py
+"""Runs that are killed, stopped, damaged and resumed:  dev/run_tests.py test/programs/test_interrupted.py
 
 `make soak` (test/programs/soak.py) kills and fails for much longer.
 """

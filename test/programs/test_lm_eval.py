@@ -1,4 +1,4 @@
-"""docs/using.md's recipe for lm-evaluation-harness:  scripts/run_tests.py test/programs/test_lm_eval.py
+"""docs/using.md's recipe for lm-evaluation-harness:  dev/run_tests.py test/programs/test_lm_eval.py
 
 The questions are made here, so that nothing is downloaded. The harness and --hellaswag must agree on each of them.
 """

@@ -1,9 +1,9 @@
-"""The step time that --plan-for expects:  scripts/run_tests.py test/programs/test_plan.py"""
+"""The step time that --plan-for expects:  dev/run_tests.py test/programs/test_plan.py"""
 
 import math
 import re
 
-import toml
+from common import toml
 from testing import BUILD, ROOT, Case, as_flags
 
 # "2.72k", "4.14M" and what "step 126.7 ms (112.4 to 142.9), 4.14M tokens/s (3.67M to 4.67M)" says in them.

@@ -1,4 +1,4 @@
-"""If a rank fails, all ranks end and one of them names it:  scripts/run_tests.py test/programs/test_rank_failures.py"""
+"""If a rank fails, all ranks end and one of them names it:  dev/run_tests.py test/programs/test_rank_failures.py"""
 
 import os
 import random
@@ -215,7 +215,7 @@ class Failures(Ranks):
                                  ("parts", r"a group of 2 from ncclReduce" + number.format(0) + " on",
                                   "one of 1 as operation")):
             with self.subTest(fault=fault):
-                process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/comm: fault: {fault}"]))
+                process = self.launch(self.ranks(2, [BUILD / "tests", f"runtime/cuda/comm: fault: {fault}"]))
                 self.expect(process, f"rank 0 called {zero} and rank 1 {one}")
 
     @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")

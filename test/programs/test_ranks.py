@@ -1,4 +1,4 @@
-"""Several ranks give the result of one:  scripts/run_tests.py test/programs/test_ranks.py"""
+"""Several ranks give the result of one:  dev/run_tests.py test/programs/test_ranks.py"""
 
 import os
 import re

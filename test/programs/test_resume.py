@@ -1,4 +1,4 @@
-"""Runs that are resumed, and what they begin with:  scripts/run_tests.py test/programs/test_resume.py"""
+"""Runs that are resumed, and what they begin with:  dev/run_tests.py test/programs/test_resume.py"""
 
 import json
 import math

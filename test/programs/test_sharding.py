@@ -1,6 +1,6 @@
 """--shard decides where parameters are stored and changes no result.
 
-    scripts/run_tests.py test/programs/test_sharding.py
+    dev/run_tests.py test/programs/test_sharding.py
 """
 
 import hashlib

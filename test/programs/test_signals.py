@@ -1,4 +1,4 @@
-"""Signals that arrive while the stack pointer is outside the stack:  scripts/run_tests.py test/programs/test_signals.py
+"""Signals that arrive while the stack pointer is outside the stack:  dev/run_tests.py test/programs/test_signals.py
 
 oneDNN's generated code keeps other addresses in the stack pointer, where a signal's frame would overwrite data.
 test/support/outside_the_stack.c does the same during each product.

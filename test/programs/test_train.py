@@ -1,4 +1,4 @@
-"""The training programs, run as a user runs them:  scripts/run_tests.py test/programs/test_train.py"""
+"""The training programs, run as a user runs them:  dev/run_tests.py test/programs/test_train.py"""
 
 import contextlib
 import fcntl

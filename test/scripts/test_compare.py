@@ -1,4 +1,4 @@
-"""scripts/compare.py and scripts/experiments/significance.py:  scripts/run_tests.py test/scripts/test_compare.py"""
+"""scripts/compare.py and scripts/experiments/significance.py:  dev/run_tests.py test/scripts/test_compare.py"""
 
 import json
 import math
@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 from unittest import mock
 
-import run_folder
+from common import run_folder
 from testing import RUN_STEPS, Case, change_json, needs, read_json, write_run, write_shard, write_tokenizer
 
 from experiments import figures, groups, runs, significance, tables

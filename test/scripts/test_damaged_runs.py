@@ -1,6 +1,6 @@
 """Every script that reads runs or checkpoints names a damaged file in one line, without a traceback.
 
-    scripts/run_tests.py test/scripts/test_damaged_runs.py
+    dev/run_tests.py test/scripts/test_damaged_runs.py
 """
 
 import io
@@ -11,8 +11,7 @@ import struct
 import sys
 from unittest import mock
 
-import live
-import run_folder
+from common import live, run_folder
 from testing import Case, change_json, needs, write_run, write_shard, write_tensors
 
 DEEP = b"[" * 200_000  # deeper than any parser's stack

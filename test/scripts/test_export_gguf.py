@@ -1,4 +1,4 @@
-"""Checkpoints for llama.cpp:  scripts/run_tests.py test/scripts/test_export_gguf.py
+"""Checkpoints for llama.cpp:  dev/run_tests.py test/scripts/test_export_gguf.py
 
 The hashes are llama.cpp's own (get_vocab_base_pre() of its converter).
 """

@@ -1,5 +1,5 @@
 """scripts/follow.py beside a run that grows, with imitations of the services' libraries that record their calls:
-scripts/run_tests.py test/scripts/test_follow.py"""
+dev/run_tests.py test/scripts/test_follow.py"""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""scripts/hellaswag.py:  scripts/run_tests.py test/scripts/test_hellaswag.py"""
+"""scripts/hellaswag.py:  dev/run_tests.py test/scripts/test_hellaswag.py"""
 
 import os
 

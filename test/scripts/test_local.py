@@ -1,4 +1,4 @@
-"""scripts/launch/local.py:  scripts/run_tests.py test/scripts/test_local.py"""
+"""scripts/launch/local.py:  dev/run_tests.py test/scripts/test_local.py"""
 
 import signal
 import sys

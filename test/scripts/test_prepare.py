@@ -1,4 +1,4 @@
-"""The output of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare.py"""
+"""The output of scripts/prepare.py:  dev/run_tests.py test/scripts/test_prepare.py"""
 
 import hashlib
 import json

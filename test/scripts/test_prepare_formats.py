@@ -1,4 +1,4 @@
-"""Formats of files that scripts/prepare.py reads:  scripts/run_tests.py test/scripts/test_prepare_formats.py"""
+"""Formats of files that scripts/prepare.py reads:  dev/run_tests.py test/scripts/test_prepare_formats.py"""
 
 import base64
 import csv

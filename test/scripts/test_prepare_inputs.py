@@ -1,4 +1,4 @@
-"""Inputs and tokenizers of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_inputs.py
+"""Inputs and tokenizers of scripts/prepare.py:  dev/run_tests.py test/scripts/test_prepare_inputs.py
 
 Tokens are compared with those of the tokenizers library.
 """

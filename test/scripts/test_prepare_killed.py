@@ -1,4 +1,4 @@
-"""scripts/prepare.py continues after kills:  scripts/run_tests.py test/scripts/test_prepare_killed.py"""
+"""scripts/prepare.py continues after kills:  dev/run_tests.py test/scripts/test_prepare_killed.py"""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Odd inputs, options and signals of scripts/prepare.py:  scripts/run_tests.py test/scripts/test_prepare_odd.py"""
+"""Odd inputs, options and signals of scripts/prepare.py:  dev/run_tests.py test/scripts/test_prepare_odd.py"""
 
 import json
 import os

@@ -1,9 +1,9 @@
 """experiments/recipes/*.toml: the programs accept them, and they equal the paper's runs:
-scripts/run_tests.py test/scripts/test_recipes.py"""
+dev/run_tests.py test/scripts/test_recipes.py"""
 import math
 import re
 
-import toml
+from common import toml
 from testing import ON_GPUS, ROOT, Case, write_shard
 
 from experiments import paper

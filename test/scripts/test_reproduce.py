@@ -1,4 +1,4 @@
-"""scripts/reproduce.py on experiments of a few seconds:  scripts/run_tests.py test/scripts/test_reproduce.py"""
+"""scripts/reproduce.py on experiments of a few seconds:  dev/run_tests.py test/scripts/test_reproduce.py"""
 import dataclasses
 import fcntl
 import json

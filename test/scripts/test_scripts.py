@@ -1,6 +1,6 @@
 """Properties of all scripts: they restart in the project's .venv, and can be called by their names.
 
-    scripts/run_tests.py test/scripts/test_scripts.py
+    dev/run_tests.py test/scripts/test_scripts.py
 """
 
 import os

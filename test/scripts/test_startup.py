@@ -1,6 +1,6 @@
 """What all scripts share: their first second, bad arguments, odd terminals, and what they may not write over.
 
-    scripts/run_tests.py test/scripts/test_startup.py
+    dev/run_tests.py test/scripts/test_startup.py
 """
 
 import json
@@ -175,7 +175,7 @@ class StartupTest(Case):
     # ---- files
 
     def test_no_writer_replaces_what_is_not_a_file(self):
-        import written_files
+        from common import written_files
         pipe, folder = self.folder / "pipe", self.folder / "folder"
         os.mkfifo(pipe)
         folder.mkdir()
@@ -194,7 +194,7 @@ class StartupTest(Case):
         self.assertTrue(link.is_symlink())
 
     def test_a_link_keeps_its_name_and_a_failed_block_the_content(self):
-        import written_files
+        from common import written_files
         real, link = self.folder / "real", self.folder / "link"
         real.write_text("old")
         link.symlink_to(real)

@@ -1,4 +1,4 @@
-"""scripts/sweep.py:  scripts/run_tests.py test/scripts/test_sweep.py"""
+"""scripts/sweep.py:  dev/run_tests.py test/scripts/test_sweep.py"""
 
 import fcntl
 import json
@@ -13,8 +13,8 @@ import sys
 import time
 from unittest import mock
 
-import live
 import testing
+from common import live
 from testing import RUN_STEPS, SCRIPTS, Case, change_json, read_json, temporary_folder, write_run
 
 from experiments import cells, grid

@@ -1,8 +1,8 @@
 """Compares scripts/teon_torch with the golden steps of the engine's tests (test/golden/optim.safetensors, used by
 optim/teon) and with torch.optim.Muon, and checks what torch's own tests require of an optimizer:
-scripts/run_tests.py test/scripts/test_teon_torch.py
+dev/run_tests.py test/scripts/test_teon_torch.py
 
-Tests are skipped if torch (scripts/requirements-dev.txt) is missing.
+Tests are skipped if torch (dev/requirements-dev.txt) is missing.
 """
 import copy
 import io

@@ -1,5 +1,5 @@
 """teon_torch against the engine: the same updates from the same gradients in random settings.
-scripts/run_tests.py test/scripts/test_teon_torch_engine.py"""
+dev/run_tests.py test/scripts/test_teon_torch_engine.py"""
 import math
 import random
 import re

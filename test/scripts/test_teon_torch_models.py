@@ -1,5 +1,5 @@
 """teon_torch's stacks_of() on the models that people train, wrapped as they wrap them:
-scripts/run_tests.py test/scripts/test_teon_torch_models.py"""
+dev/run_tests.py test/scripts/test_teon_torch_models.py"""
 import copy
 import math
 import warnings

@@ -154,6 +154,6 @@ class TorchTestsTest(Case):
                                            "requirements-torchtitan.txt")))
         ran = self.run_tests(PIP_NO_INDEX=1).split()
         # With TEON_VENV the tests do not restart with the Python of .venv, which has no torch.
-        self.assertEqual(ran[:2], [str(self.folder / "cache/venv"), "scripts/run_tests.py"])
+        self.assertEqual(ran[:2], [str(self.folder / "cache/venv"), "dev/run_tests.py"])
         self.assertEqual(sorted(ran[2:]), sorted(os.path.relpath(path, ROOT)
                                                  for path in ROOT.glob("test/scripts/test_teon_torch*.py")))

@@ -1,4 +1,4 @@
-"""Every kind of tokenizer, from text to tokens and bytes:  scripts/run_tests.py test/scripts/test_tokenizers.py
+"""Every kind of tokenizer, from text to tokens and bytes:  dev/run_tests.py test/scripts/test_tokenizers.py
 
 The libraries make the tokenizers in the forms of published models. Tokens in shards and of prompts are compared with
 the library's own, bytes with those of the texts.

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 #include "test/oracle/tracked.h"
 
 namespace teon::test {

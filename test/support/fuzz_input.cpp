@@ -7,7 +7,7 @@
 #include "model/gpt2.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
-#include "plan/parse_options.h"
+#include "options/parse_options.h"
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
 #include "test/support/json.h"
@@ -118,7 +118,7 @@ TEST_CASE("options/config_file: a damaged file is refused with its line, or read
     REQUIRE(accepted < rounds * 9 / 10);
 }
 
-TEST_CASE("plan/options: any words are options, or refused in one line that names one of them (fuzz)") {
+TEST_CASE("options/options: any words are options, or refused in one line that names one of them (fuzz)") {
     const ModelFamily family = gpt2_family();
     Options defaults;
     std::vector<std::string> flags = {"--config", "--leyers", "-x", "--", "--=", "--lr="};

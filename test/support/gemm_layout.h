@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 
 namespace teon::test {
 

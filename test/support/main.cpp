@@ -1,5 +1,5 @@
 // The main function of the test programs. In addition to Catch2's report, it writes the start and the result of each
-// test case to the file TEON_TEST_LOG, for scripts/run_tests.py. Each line is flushed, so that a crash is attributed to
+// test case to the file TEON_TEST_LOG, for dev/run_tests.py. Each line is flushed, so that a crash is attributed to
 // the right test. If an error of the GPU stays after a test case, the process ends, because all others would fail too.
 #define CATCH_CONFIG_RUNNER
 #include "test/support/catch.h"

@@ -1,7 +1,7 @@
 // NEEDS_FP8() skips a test case on a GPU without FP8 products.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 #include "test/support/skip.h"
 
 #define NEEDS_FP8()                                                                                 \

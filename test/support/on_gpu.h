@@ -1,7 +1,7 @@
 // Whether tests run on a GPU, modelled or not.
 #pragma once
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon::test {
 

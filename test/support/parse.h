@@ -9,8 +9,8 @@
 
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "options/parse_options.h"
 #include "plan/memory.h"
-#include "plan/parse_options.h"
 #include "plan/run_plan.h"
 #include "test/support/catch.h"
 

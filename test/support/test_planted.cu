@@ -1,5 +1,5 @@
 // Tells main.cpp of errors that stay, and has two test cases that fail on purpose: a kernel that never ends and one
-// that writes to an invalid address. They are hidden; scripts/gpu_first.py --plant runs them among the others, none of
+// that writes to an invalid address. They are hidden; dev/gpu_first.py --plant runs them among the others, none of
 // which may be lost.
 #include "runtime/simt.h"
 #include "test/support/catch.h"

@@ -1,6 +1,6 @@
 """Helpers for the Python tests: a folder for each test, functions that run programs, and files of data and runs.
 
-scripts/run_tests.py puts this folder on Python's path:  import testing
+dev/run_tests.py puts this folder on Python's path:  import testing
 """
 
 import contextlib
@@ -27,10 +27,15 @@ BUILD = ROOT / os.environ.get("TEON_BUILD", "build/cpu")
 MODELLED = BUILD.name == "cuda-model"
 ON_GPUS = BUILD.name.startswith("cuda") and not MODELLED
 SCRIPTS = ROOT / "scripts"
+DEV = ROOT / "dev"
 DATA = ROOT.parent / "shared" / "data"  # texts that are not part of this repository
 BPE = DATA / "gpt2_bpe"
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(DEV)]
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
+
+
+def script_path(name):
+    return next((path for path in (SCRIPTS / name, DEV / name) if path.exists()), SCRIPTS / name)
 
 
 def missing(*packages):
@@ -123,12 +128,12 @@ class Case(unittest.TestCase):
         return json.loads(self.run_program("--eval-only", *flags, **how).stdout.splitlines()[-1])
 
     def run_script(self, name, *words, **how):
-        return self.call(sys.executable, SCRIPTS / name, *words, **how)
+        return self.call(sys.executable, script_path(name), *words, **how)
 
     def run_here(self, name, *words, expect=0):
         """Runs a script in this process, twenty times as fast as in its own."""
         output, errors, status = io.StringIO(), io.StringIO(), 0
-        command = [str(SCRIPTS / name), *map(str, words)]
+        command = [str(script_path(name)), *map(str, words)]
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
         with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(output), \

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/cuda/device.h"
 
 namespace teon::test {
 

@@ -5,7 +5,7 @@
 #include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/llama.h"
-#include "runtime/profiler.h"
+#include "runtime/cuda/profiler.h"
 #include "test/model_gpu/model_gpu.h"
 #include "test/support/compare.h"
 #include "test/support/temp_dir.h"

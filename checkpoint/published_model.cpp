@@ -1,0 +1,124 @@
+#include "checkpoint/published_model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <climits>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
+#include "data/tokenizer.h"
+#include "files/json.h"
+#include "checkpoint/hub.h"
+#include "model/decoder.h"
+#include "model/families.h"
+
+namespace teon {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
+// precedence over config.json.
+TextLimits text_limits(const Json& config, const fs::path& folder) {
+    const std::string path = (folder / "config.json").string();
+    const std::string other = (folder / "generation_config.json").string();
+    std::error_code error;
+    const Json generation = fs::exists(other, error) ? read_json(other) : Json::object();
+    const auto tokens = [&](const char* key) {
+        const bool here = !generation[key].is_null();
+        const std::string& path_of_key = here ? other : path;
+        const Json& value = here ? generation[key] : config[key];
+        std::vector<int> tokens_of_key;
+        const Json list = value.is_array() ? value : Json::array({value});
+        for (const Json& token : list.items()) {
+            if (token.is_null()) continue;
+            CHECK_USAGE(token.is_whole() && token.number() >= 0 && token.number() <= INT_MAX,
+                        "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
+            tokens_of_key.push_back(token.get<int>());
+        }
+        return tokens_of_key;
+    };
+    const std::vector<int> begin = tokens("bos_token_id");
+    return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
+}
+
+}  // namespace
+
+PublishedModel describe_model(const std::string& folder, const std::vector<ModelFamily>& families) {
+    std::error_code error;
+    const fs::path beside = fs::is_directory(folder, error) ? fs::path(folder) : fs::path(folder).parent_path();
+    const std::string path = (beside / "config.json").string();
+    CHECK_USAGE(fs::exists(path, error),
+                "{}: there is no config.json beside these weights to say which model they belong to", path);
+    const Json j = read_json(path);
+    PublishedModel model;
+    model.folder = folder;
+    check_program(j, families, path);
+    model.config = decoder_config(j, families, path, &model.harmless_keys);
+    model.dropout = std::exchange(model.config.dropout, 0.0f);
+    model.limits = text_limits(j, beside);
+    return model;
+}
+
+static std::string best_note(const PublishedModel& model) {
+    if (model.run.empty()) return "";
+    const std::optional<int64_t> best = best_checkpoint(model.run);
+    if (!best) return "";
+    const std::string name = checkpoint_name(*best);
+    const std::string newest = fs::path(model.folder).filename().string();
+    if (name == newest) return "";
+    return shortened(fmt::format("{} is the newest checkpoint; the one with the lowest validation loss is {}/{} ({})",
+                                 newest, model.run, kBestLink, name));
+}
+
+std::vector<std::string> notes_on(const PublishedModel& model) {
+    constexpr size_t kShown = 3;
+    std::vector<std::string> notes;
+    if (const std::vector<std::string>& names = model.unused; !names.empty()) {
+        notes.push_back(shortened(fmt::format(
+            "{}: not used: {}{}", model.folder, joined(std::span(names).first(std::min(kShown, names.size())), ", "),
+            names.size() > kShown ? fmt::format(" and {} others", names.size() - kShown) : "")));
+    }
+    if (std::string note = best_note(model); !note.empty()) notes.push_back(std::move(note));
+    if (!model.harmless_keys.empty())
+        notes.push_back(shortened(
+            fmt::format("{}: config.json: no effect on results: {}", model.folder, joined(model.harmless_keys, ", "))));
+    return notes;
+}
+
+PublishedModel open_model(const std::string& name, const std::vector<ModelFamily>& families) {
+    return refusing_as_usage([&] {
+        const std::string folder = local_model(name);
+        std::error_code error;
+        std::string weights_folder = folder;
+        const bool file = fs::is_regular_file(folder, error);
+        CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder or file of weights", folder);
+        if (file || SafetensorsModel::in(folder)) {
+            verify_model(folder);
+        } else {
+            weights_folder = find_checkpoint(folder).folder;
+            CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
+        }
+        PublishedModel m = describe_model(weights_folder, families);
+        if (weights_folder != folder) m.run = folder;
+        const SafetensorsModel weights(weights_folder);
+        m.unused = check_weights(decoder_params(m.config), weights);
+        m.content = weights.content();
+        return m;
+    });
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model) {
+    const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
+    for (const fs::path& candidate : {folder / "tokenizer", folder})
+        if (Tokenizer::is_in(candidate.string())) return std::make_unique<Tokenizer>(candidate.string());
+    return nullptr;
+}
+
+}  // namespace teon

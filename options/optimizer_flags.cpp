@@ -1,0 +1,163 @@
+#include "options/optimizer_flags.h"
+
+#include <fmt/core.h>
+
+#include <map>
+
+#include "base/text.h"
+#include "files/json.h"
+#include "optim/methods.h"
+
+namespace teon {
+
+namespace {
+
+std::string role_names(bool (*which)(Role)) {
+    std::vector<std::string_view> names;
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (which(role)) names.push_back(name);
+    return joined(names, ", ");
+}
+
+Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
+    for (const auto& [role, name] : kEnumNames<Role>)
+        if (name == lower_case(text) && which(role)) return role;
+    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
+}
+
+// Whether --lr-scale accepts the role.
+bool has_lr_scale(Role role) { return role != Role::norm && role != Role::bias; }
+
+// Returns the text of a default that depends on the method: "5e-3 muon, ...".
+template <typename F>
+std::string by_method(F value) {
+    std::map<float, std::vector<std::string_view>> names;
+    for (const MethodInfo& m : methods()) names[value(m)].push_back(name_of(m.method));
+    if (names.size() == 1) return fmt::format("{}", as_written(names.begin()->first));
+    std::vector<std::string> texts;
+    for (const auto& [x, of] : names) texts.push_back(fmt::format("{} {}", as_written(x), joined(of, ", ")));
+    return joined(texts, "; ");
+}
+
+void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
+    t.group("Optimizer");
+    t.choice("--optimizer", opt.method,
+             "adamw and lion update all parameters; the others the hidden matrices, and AdamW the rest");
+    t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
+        by_method([](const MethodInfo& m) { return m.lr; });
+    t.number("--adamw-lr", o.adamw_lr, 0, 100,
+             "peak learning rate of what AdamW updates beside another optimizer: embeddings, head, norms and biases")
+        .default_text = "3e-4 x 3072 / channels, at most 0.01";
+    t.number("--weight-decay", opt.weight_decay, 0, 10,
+             "decoupled weight decay, of matrices and embeddings, never of norms and biases");
+    t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
+             "weight decay of what AdamW updates beside another optimizer")
+        .default_text = "= weight-decay";
+    t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
+    t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
+    t.number("--beta1", opt.beta1, 0, 0.999999,
+             "decay of AdamW's first moment; for Lion, the weight of the momentum in the update")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
+    t.number("--beta2", opt.beta2, 0, 0.999999, "decay of AdamW's second moment; for Lion, of the momentum")
+        .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
+    t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").default_text = "1e-8";
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
+    t.number("--update-rms", opt.update_rms, 0, 10,
+             "root mean square X of a hidden matrix's update before the learning rate, as in Moonlight: scale by "
+             "X sqrt(max(rows, columns)); 0.2 is AdamW's size, with AdamW's learning rate; 0: scale by "
+             "sqrt(rows / columns)");
+    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
+    t.toggle(
+        "--neuron-norm", opt.neuron_norm,
+        "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it");
+    t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments");
+    t.add(
+         "--lr-scale", "ROLE=X,...",
+         fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
+                     "biases always have 1, and weight decay keeps the unscaled rate",
+                     role_names(has_lr_scale)),
+         "",
+         [&opt](const std::string& text) {
+             for (const std::string& item : split(text)) {
+                 size_t equals = item.find('=');
+                 CHECK_USAGE(equals != std::string::npos, "--lr-scale {}: write role=factor, e.g. q=0.5", item);
+                 auto factor = parse_number(item.substr(equals + 1));
+                 CHECK_USAGE(factor && *factor > 0 && *factor <= 1e4,
+                             "--lr-scale {}: the factor must be above 0 and at most 1e4", item);
+                 opt.lr_scale[parse_role("--lr-scale", item.substr(0, equals), has_lr_scale)] =
+                     static_cast<float>(*factor);
+             }
+         },
+         [&opt] {
+             Json j = Json::object();
+             for (auto [role, factor] : opt.lr_scale) j[std::string(name_of(role))] = as_written(factor);
+             return j;
+         })
+        .is_list = true;
+}
+
+void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
+    t.group("Orthogonalizer");
+    t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
+    t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
+    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").default_text = "5, or 4 with --ns-aol";
+    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step");
+    t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
+    t.choice(
+        "--ns-dtype", o.ns_dtype,
+        {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+        "type of the Newton-Schulz matrices; auto: f16 on a GPU, bf16 beside --dtype bf16 on a CPU that multiplies it "
+        "in hardware, else float");
+}
+
+void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("Teon");
+    t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
+    t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
+    t.add(
+         "--teon-roles", "ROLE,...", "matrices that are stacked; the others are Muon's", "q,k,v",
+         [&opt](const std::string& text) {
+             opt.teon_roles.clear();
+             for (const std::string& item : split(text))
+                 opt.teon_roles.insert(parse_role("--teon-roles", item, is_hidden_matrix));
+         },
+         [&opt] {
+             Json j = Json::array();
+             for (Role role : opt.teon_roles) j.push_back(name_of(role));
+             return j;
+         })
+        .is_list = true;
+    t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
+    t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
+}
+
+void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.group("SOAP");
+    t.integer("--soap-frequency", opt.soap_frequency, 1, 1'000'000,
+              "updates from one computation of the eigenvectors to the next");
+    t.integer("--soap-max-dim", opt.soap_max_dim, 0, 1 << 24,
+              "longest side of a matrix for which eigenvectors are computed; 0: none, which is AdamW");
+}
+
+void add_schedule_flags(OptionTable& t, Options& o) {
+    t.group("Schedule");
+    t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
+    t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
+    t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
+             schedules_that_hold_peak() + ": share of the steps before the decay");
+    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
+             "final learning rate as a share of the peak, reached one step after the last")
+        .default_text = "0.1 cosine, 0 else";
+}
+
+}  // namespace
+
+void add_optimizer_flags(OptionTable& t, Options& o) {
+    add_update_flags(t, o.optimizer, o);
+    add_orthogonalizer_flags(t, o.optimizer, o);
+    add_teon_flags(t, o.optimizer);
+    add_soap_flags(t, o.optimizer);
+    add_schedule_flags(t, o);
+}
+
+}  // namespace teon
