@@ -40,7 +40,7 @@ ORDER = {
 SEEN_OF_MODEL = {
     "optim": "param_table param_layout param_store model",
     "checkpoint": "param_table param_store decoder families family",
-    "options": "param_layout activation_plan family fields",
+    "options": "param_layout decoder_run family fields",
     "plan": "param_table param_layout model activation_plan decoder decoder_config family fields",
     "train": "param_table param_layout param_store model activation_plan decoder family fields",
 }

@@ -9,7 +9,7 @@
 #include "checkpoint/published_model.h"
 #include "files/json.h"
 #include "options/sampling_options.h"
-#include "model/activation_plan.h"
+#include "model/decoder_run.h"
 #include "model/family.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_options.h"
