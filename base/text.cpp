@@ -107,4 +107,11 @@ std::vector<std::string> split(const std::string& text) {
     return parts;
 }
 
+std::string alternatives(std::vector<std::string> names) {
+    if (names.size() < 2) return joined(names, "");
+    const std::string last = std::move(names.back());
+    names.pop_back();
+    return joined(names, ", ") + " or " + last;
+}
+
 }  // namespace teon

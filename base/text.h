@@ -53,4 +53,6 @@ std::string joined(const Parts& parts, std::string_view separator) {
     return text;
 }
 
+std::string alternatives(std::vector<std::string> names);  // "a, b or c"
+
 }  // namespace teon

@@ -24,61 +24,12 @@ namespace teon {
 
 namespace {
 
-struct GenerateOptions {
-    std::string checkpoint, tokenizer;
-    SamplingOptions sampling;
-    int64_t seed = -1;  // of the first text; -1: a new one
-    int samples = 1;
-    std::optional<DType> dtype;
-    bool as_tokens = false;
-};
-
 // Returns standard input without its last line break, which most programs add.
 std::string prompt_from_standard_input() {
     std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
     CHECK(!std::cin.bad(), "standard input: cannot be read");
     if (text.ends_with('\n')) text.pop_back();
     return text;
-}
-
-std::optional<GenerateOptions> parse(int argc, const char* const* argv) {
-    GenerateOptions o;
-    std::vector<std::string> titles;
-    for (const ModelFamily& family : families()) titles.push_back(family.title);
-    OptionTable t;
-    t.group("Model");
-    t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format(
-               "config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
-               joined(titles, ", ")));
-    t.text("--tokenizer", o.tokenizer, "FOLDER",
-           "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
-           "tokenizer.json or tokenizer.model")
-        .default_text = "the checkpoint's";
-    t.choice("--dtype", o.dtype, {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}},
-             "storage of weights and activations; auto: bf16 on a GPU and on a CPU that multiplies bf16 in hardware, "
-             "else float");
-    t.group("Text");
-    add_sampling_flags(t, o.sampling);
-    t.toggle("--as-tokens", o.as_tokens, "print token numbers, including the first, instead of text");
-    t.integer("--samples", o.samples, 1, 1'000'000, "texts to sample");
-    t.integer("--seed", o.seed, 0, 1'000'000'000'000'000, "of sampling; further texts have the numbers that follow")
-        .default_text = "a new one in each call, which is printed";
-    const ProgramText program = {
-        "generate",
-        "Sample text from a checkpoint.",
-        {"./generate --checkpoint runs/NAME --prompt \"Once upon a time\"",
-         "./generate --checkpoint runs/NAME/step_00001000 --temperature 0  # the likeliest token each time",
-         "./generate --checkpoint runs/NAME --temperature 0.8 --top-p 0.95 --samples 3",
-         "./generate --checkpoint runs/NAME --prompt - < prompt.txt  # the prompt from standard input",
-         "./generate --checkpoint FOLDER --prompt-tokens 15496,995 --as-tokens  # a published model, by tokens"},
-        {"--checkpoint", "--prompt", "--sample-tokens", "--temperature", "--top-k", "--top-p", "--samples", "--seed",
-         "--dtype", "--help", "--help-all"}};
-    if (!parse_flags(t, program, argc, argv)) return std::nullopt;
-    CHECK_USAGE(!o.checkpoint.empty(), "--checkpoint: missing; give the folder of a checkpoint or a run");
-    if (o.sampling.prompt == "-") o.sampling.prompt = prompt_from_standard_input();
-    if (o.seed < 0) o.seed = static_cast<int64_t>(std::random_device()());
-    return o;
 }
 
 // Describes a sampled text: its length, why it ended, and what repeats it.
@@ -96,8 +47,10 @@ std::string summary(const GenerateOptions& o, const std::vector<int>& text, size
 }
 
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
-    const std::optional<GenerateOptions> o = parse(argc, argv);
+    std::optional<GenerateOptions> o = parse_generate_options(families, argc, argv);
     if (!o) return 0;
+    if (o->sampling.prompt == "-") o->sampling.prompt = prompt_from_standard_input();
+    if (o->seed < 0) o->seed = static_cast<int64_t>(std::random_device()());
     const PublishedModel model = open_model(o->checkpoint, families);
     for (const std::string& note : notes_on(model)) print_error(fmt::format("generate: {}\n", note));
     const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();

@@ -12,13 +12,6 @@ namespace {
 int64_t steps_of(double ratio, int64_t total) { return std::llround(ratio * static_cast<double>(total)); }
 }  // namespace
 
-std::string schedules_that_hold_peak() {
-    std::vector<std::string_view> names;
-    for (const ScheduleRow& row : kSchedules)
-        if (row.holds_peak) names.push_back(row.name);
-    return joined(names, " or ");
-}
-
 int64_t warmup_steps(const Schedule& s, int64_t total) {
     return s.warmup_steps >= 0 ? s.warmup_steps : steps_of(s.warmup_ratio, total);
 }

@@ -38,7 +38,6 @@ template <>
 inline constexpr auto kEnumNames<ScheduleKind> = names_of_rows(kSchedules);
 
 constexpr const ScheduleRow& row_of(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
-std::string schedules_that_hold_peak();  // their names, joined by "or"
 
 struct Schedule {
     ScheduleKind kind = ScheduleKind::cosine;

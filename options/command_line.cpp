@@ -22,14 +22,10 @@ namespace {
     const std::string flag = word.substr(0, word.find('='));
     if (!flag.starts_with("-")) {
         // A value without its flag. Programs that continue runs have --resume.
-        const bool has_resume = std::any_of(table.rows.begin(), table.rows.end(),
-                                            [](const OptionRow& row) { return row.flag == "--resume"; });
-        CHECK_USAGE(!has_resume || !path_exists(word + "/config.json"),
+        CHECK_USAGE(!table.find("--resume") || !path_exists(word + "/config.json"),
                     "{}: not expected here; to continue that run write --resume --out {}", shown(word), word);
-        const bool bare = std::any_of(table.rows.begin(), table.rows.end(),
-                                      [&](const OptionRow& row) { return row.flag == "--" + flag; });
-        throw UsageError(
-            fmt::format("{}: not expected here; flags begin with --{}", shown(word), bare ? ": --" + flag : ""));
+        throw UsageError(fmt::format("{}: not expected here; flags begin with --{}", shown(word),
+                                     table.find("--" + flag) ? ": --" + flag : ""));
     }
     throw UsageError(fmt::format("{}: no such flag{} (--help-all lists all)",
                                  is_utf8(flag) && flag.size() < 40 ? flag : shown(flag), suggestion(table, flag)));
@@ -42,10 +38,9 @@ std::vector<std::vector<std::string>> words_of(const OptionTable& table, int arg
         const std::string argument = argv[i++];
         const std::string word = argument == "-h" ? "--help" : argument;
         const size_t equals = word.find('=');
-        const auto row = std::find_if(table.rows.begin(), table.rows.end(),
-                                      [&](const OptionRow& r) { return r.flag == word.substr(0, equals); });
-        if (row == table.rows.end()) reject_unknown(table, word);
-        std::vector<std::string>& values = words[static_cast<size_t>(row - table.rows.begin())];
+        const OptionRow* const row = table.find(word.substr(0, equals));
+        if (!row) reject_unknown(table, word);
+        std::vector<std::string>& values = words[static_cast<size_t>(row - table.rows.data())];
         const size_t before = values.size();
         if (equals != std::string::npos) {
             values.push_back(word.substr(equals + 1));
@@ -85,10 +80,6 @@ struct Builtin {
     }
 };
 
-bool is_plain(const OptionRow& row) {  // without a value
-    return row.flag == "--help" || row.flag == "--help-all" || row.flag == "--version";
-}
-
 size_t help_width() {
     const int columns = terminal_columns();
     return static_cast<size_t>(columns > 0 ? std::clamp(columns, 60, 110) : 80);
@@ -104,7 +95,8 @@ std::string example_text(const std::string& example) {
 std::string help_line(const OptionRow& row) {
     const size_t width = help_width();
     const size_t indent = width < 100 ? 28 : 34;
-    const std::string flag_column = is_plain(row) ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
+    const bool is_plain = row.is_switch && row.default_text.empty();  // --help, --version
+    const std::string flag_column = is_plain ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
     const std::string help_column =
         row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
     const std::string gap = flag_column.size() + 1 < indent ? std::string(indent - flag_column.size(), ' ')
@@ -119,8 +111,7 @@ std::string help_text(const OptionTable& table, const ProgramText& program, bool
     if (!every_flag) {
         text += "\nMost used flags:\n";
         for (const std::string& flag : program.most_used)
-            for (const OptionRow& row : table.rows)
-                if (row.flag == flag) text += help_line(row);
+            if (const OptionRow* row = table.find(flag)) text += help_line(*row);
         return text + fmt::format("\n./{} --help-all lists every flag.\n", program.name);
     }
     std::vector<std::string> groups;
@@ -179,7 +170,7 @@ std::optional<FlagsGiven> parse_flags(const OptionTable& table, const ProgramTex
     if (builtin.version) print_output(fmt::format("{}\n", source_version()));
     if (!builtin.completion.empty()) print_output(bash_completion(all, program.name));
     if (builtin.help || builtin.help_all || builtin.version || !builtin.completion.empty()) return std::nullopt;
-    if (!builtin.config.empty()) read_config(builtin.config, table, program.name, flags);
+    if (!builtin.config.empty()) read_config(builtin.config, table, flags);
     return flags;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -16,42 +15,8 @@ namespace teon {
 namespace {
 
 constexpr int64_t kMaxToml = int64_t{1} << 20;
-constexpr size_t kMaxNumber = 64;  // characters
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-void take_sign(std::string_view& rest) {
-    if (rest.starts_with('+') || rest.starts_with('-')) rest.remove_prefix(1);
-}
-
-// Removes digits from the beginning, with single underscores between them. Returns whether there were any.
-bool take_digits(std::string_view& rest) {
-    size_t n = 0;
-    while (n < rest.size() && (is_digit(rest[n]) || (rest[n] == '_' && n > 0 && is_digit(rest[n - 1])))) ++n;
-    if (n > 0 && rest[n - 1] == '_') --n;
-    rest.remove_prefix(n);
-    return n > 0;
-}
-
-bool is_decimal(std::string_view rest) {  // in TOML's notation
-    if (rest.size() > kMaxNumber) return false;
-    take_sign(rest);
-    if (rest.starts_with('0')) {
-        rest.remove_prefix(1);
-    } else if (!take_digits(rest)) {
-        return false;
-    }
-    if (rest.starts_with('.')) {
-        rest.remove_prefix(1);
-        if (!take_digits(rest)) return false;
-    }
-    if (rest.starts_with('e') || rest.starts_with('E')) {
-        rest.remove_prefix(1);
-        take_sign(rest);
-        if (!take_digits(rest)) return false;
-    }
-    return rest.empty();
-}
 
 class TomlReader {
 public:
@@ -66,8 +31,6 @@ public:
             const auto [first, fresh] = lines.emplace(entry.key, line_);
             if (!fresh) fail(fmt::format("{} is given twice, also in line {}", entry.key, first->second));
             expect('=', "a flag is written as name = value");
-            skip(false);
-            entry.kind = kind();
             entry.value = value();
             skip(false);
             require(done() || peek() == '\n', "more follows the value; a line holds one flag");
@@ -103,6 +66,7 @@ private:
         skip(false);
         require(peek() == c, what);
         next();
+        skip(false);
     }
     bool quoted() const { return peek() == '"' || peek() == '\''; }
     static bool in_bare(char c) {
@@ -118,6 +82,12 @@ private:
         require(!word.empty(), "a flag is written as name = value");
         return word;
     }
+    // Returns a value that JSON writes in the same way; null if it does not.
+    Json as_json(const std::string& word) const {
+        try {
+            return parse_json("{\"value\":" + word + "}", name_)["value"];
+        } catch (const UsageError&) { return {}; }
+    }
     std::string string() {
         const char quote = next();
         std::string word;
@@ -126,58 +96,41 @@ private:
             const char c = next();
             if (c == quote) break;
             require(static_cast<unsigned char>(c) >= 0x20 || c == '\t', "a control character in a string");
-            word += c == '\\' && quote == '"' ? escape() : std::string(1, c);
+            const bool escapes = c == '\\' && quote == '"' && !done() && peek() != '\n';
+            word += c == '\t' && quote == '"' ? "\\t" : std::string(1, c);
+            if (escapes) word += next();
         }
         require(!word.empty() || peek() != quote, "strings of several lines are not used here");
-        return word;
+        if (quote == '\'') return word;
+        const Json value = as_json('"' + word + '"');
+        require(value.is_text(), "an unknown escape in a string; write the character itself, a backslash as \\\\");
+        return value.get<std::string>();
     }
-    std::string escape() {
-        static constexpr std::string_view kNames = "\"\\bfnrt";
-        static constexpr std::string_view kChars = "\"\\\b\f\n\r\t";
-        const char c = done() ? '\0' : next();
-        if (const size_t i = kNames.find(c); i != std::string_view::npos) return std::string(1, kChars[i]);
-        require(c == 'u' || c == 'U', "an unknown escape in a string; a backslash itself is \\\\");
-        const size_t count = c == 'u' ? 4 : 8;
-        const std::string_view digits = text_.substr(at_, count);
-        uint32_t code = 0;
-        const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-        if (error != std::errc() || end != digits.data() + count)
-            fail(fmt::format("\\{} takes {} hexadecimal digits", c, count));
-        at_ += count;
-        require(code < 0x110000 && (code < 0xd800 || code > 0xdfff) && code > 0,
-                "an escape that is no character, or the character NUL");
-        return utf8(code);
+    Json number(const std::string& word) const {
+        std::string digits;
+        for (size_t i = 0; i < word.size(); ++i) {
+            const bool within = i > 0 && i + 1 < word.size() && is_digit(word[i - 1]) && is_digit(word[i + 1]);
+            if (word[i] != '_' || !within) digits += word[i];
+        }
+        if (digits.size() > 1 && digits[0] == '+' && is_digit(digits[1])) digits.erase(0, 1);
+        const Json value = as_json(digits);
+        if (!value.is_number())
+            fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
+        return value;
     }
-    static std::string utf8(uint32_t code) {
-        if (code < 0x80) return {static_cast<char>(code)};
-        std::string tail;
-        uint32_t first_limit = 0x40;  // limit of the first byte's bits, halved with each byte after it
-        do {
-            tail.insert(tail.begin(), static_cast<char>(0x80 | (code & 0x3f)));
-            code >>= 6;
-            first_limit >>= 1;
-        } while (code >= first_limit);
-        return static_cast<char>(~(2 * first_limit - 1) | code) + tail;
-    }
-    std::string scalar() {
+    Json scalar() {
         if (quoted()) return string();
-        std::string word = bare();
-        if (word == "true" || word == "false") return word;
+        const std::string word = bare();
         require(!word.empty(), "a value is missing");
-        if (!is_decimal(word)) fail(fmt::format("{} is not a number; texts are written in quotes: \"{}\"", word, word));
-        std::erase(word, '_');
-        if (word.starts_with('+')) word.erase(0, 1);
-        return word;
+        return word == "true" || word == "false" ? Json(word == "true") : number(word);
     }
-    // Reads items up to `end` and joins them with commas, as flags take them.
+    // Reads the items of a list up to `end`.
     template <typename Item>
-    std::string list(char end, Item item) {
-        std::string joined;
+    void items(char end, Item item) {
         next();
         for (skip(true); peek() != end; skip(true)) {
             if (done()) fail(fmt::format("a list lacks its closing {}", end));
-            if (!joined.empty()) joined += ',';
-            joined += item();
+            item();
             skip(true);
             if (peek() == ',')
                 next();
@@ -185,22 +138,20 @@ private:
                 fail(fmt::format("a comma or {} is missing in a list", end));
         }
         next();
-        return joined;
     }
-    ValueKind kind() const {
-        if (quoted()) return ValueKind::text;
-        if (peek() == '[' || peek() == '{') return ValueKind::list;
-        return peek() == 't' || peek() == 'f' ? ValueKind::boolean : ValueKind::number;
-    }
-    std::string value() {
-        if (peek() == '[') return list(']', [&] { return scalar(); });
-        if (peek() != '{') return scalar();
-        return list('}', [&] {
-            const std::string name = key();
-            expect('=', "a list in braces holds name = value");
-            skip(false);
-            return name + "=" + scalar();
-        });
+    Json value() {
+        if (peek() != '[' && peek() != '{') return scalar();
+        Json list = peek() == '[' ? Json::array() : Json::object();
+        if (list.is_array()) {
+            items(']', [&] { list.push_back(scalar()); });
+        } else {
+            items('}', [&] {
+                const std::string name = key();
+                expect('=', "a list in braces holds name = value");
+                list[name] = scalar();
+            });
+        }
+        return list;
     }
 
     std::string_view text_;
@@ -210,9 +161,9 @@ private:
 };
 
 const OptionRow& row_of(const OptionTable& table, const std::string& key, const std::string& where) {
-    for (const OptionRow& row : table.rows)
-        if (row.flag == "--" + key) return row;
-    throw UsageError(fmt::format("{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key)));
+    const OptionRow* const row = table.find("--" + key);
+    CHECK_USAGE(row, "{}: there is no flag '{}'{}", where, key, suggestion(table, "--" + key));
+    return *row;
 }
 
 // Returns the type of a row's value in a file, for a message. Sizes may be texts, because 512Ki and 100M are not
@@ -224,34 +175,17 @@ std::string wanted_by(const OptionRow& row) {
     return row.type == "TIME" ? "seconds, or a time in quotes" : "a text in quotes";
 }
 
-bool takes(const OptionRow& row, ValueKind kind, const std::string& value) {
+bool takes(const OptionRow& row, const Json& value) {
     const bool is_number = row.type == "N" || row.type == "X";
-    if (row.is_list) return kind != ValueKind::boolean;
-    if (row.is_switch) return kind == ValueKind::boolean || value == "on" || value == "off";
-    const auto is = [](int (*what)(int), char c) { return what(static_cast<unsigned char>(c)) != 0; };
-    if (kind == ValueKind::text)
-        return !is_number || (!value.empty() && is(std::isdigit, value.front()) && is(std::isalpha, value.back()));
-    return kind == ValueKind::number && (is_number || row.type == "TIME");
+    if (row.is_list) return !value.is_boolean();
+    if (row.is_switch) return value.is_boolean() || value == "on" || value == "off";
+    if (!value.is_text()) return value.is_number() && (is_number || row.type == "TIME");
+    const auto text = value.get<std::string>();
+    return !is_number ||
+           (!text.empty() && is_digit(text.front()) && std::isalpha(static_cast<unsigned char>(text.back())));
 }
 
-void set_row(const OptionRow& row, ValueKind kind, const std::string& value, const std::string& where) {
-    const std::string key = row.flag.substr(2);
-    CHECK_USAGE(row.is_list || kind != ValueKind::list, "{}: {} takes one value, not a list", where, key);
-    CHECK_USAGE(takes(row, kind, value), "{}: {} takes {}, not {}", where, key, wanted_by(row),
-                kind == ValueKind::text ? shown(value) : value);
-    CHECK_USAGE(value.find('\0') == std::string::npos, "{}: {} holds the character NUL", where, key);
-    try {
-        row.set(value);
-    } catch (const UsageError& error) { throw UsageError(fmt::format("{}: {}", where, error.what())); }
-}
-
-ValueKind kind_of(const Json& value) {
-    if (value.is_boolean()) return ValueKind::boolean;
-    if (value.is_number()) return ValueKind::number;
-    return value.is_text() ? ValueKind::text : ValueKind::list;
-}
-
-// Returns a logged value as written on the command line.
+// Returns a value as written on the command line.
 std::string as_word(const Json& value, const std::string& where) {
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_number() && !value.is_whole()) return fmt::format("{}", value.get<double>());  // 3600, not 3600.0
@@ -269,25 +203,16 @@ std::string as_word(const Json& value, const std::string& where) {
     return words;
 }
 
-// A default may have no spelling on the command line: 0 layers means the preset's number.
-void set_logged(const OptionRow& row, const Json& value, const std::string& path) {
-    if (value != row.get()) set_row(row, kind_of(value), as_word(value, path + ": " + row.flag.substr(2)), path);
-}
-
-void take_over(const Json& file, const std::string& path, const OptionTable& table, const std::string& program,
-               FlagsGiven& flags) {
-    const JsonObject o(file, path);
-    CHECK_USAGE(o.has("options") && file["options"].is_object(),
-                "{}: is not the config.json of a run: it has no options", path);
-    const auto of = o.get<std::string>("program", "");
-    CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
-    const std::string all = path + ": options";
-    for (const auto& [key, value] : file["options"].members()) {
-        const OptionRow& row = row_of(table, key, all);
-        if (row.this_call || value.is_null()) continue;
-        flags.by_run[row.flag] = value;
-        if (!flags.count(row.flag)) set_logged(row, value, path);
-    }
+void set_row(const OptionRow& row, const Json& value, const std::string& where) {
+    const std::string key = row.flag.substr(2);
+    const std::string word = as_word(value, where + ": " + key);
+    CHECK_USAGE(row.is_list || !value.is_container(), "{}: {} takes one value, not a list", where, key);
+    CHECK_USAGE(takes(row, value), "{}: {} takes {}, not {}", where, key, wanted_by(row),
+                value.is_text() ? shown(value) : word);
+    CHECK_USAGE(word.find('\0') == std::string::npos, "{}: {} holds the character NUL", where, key);
+    try {
+        row.set(word);
+    } catch (const UsageError& error) { throw UsageError(fmt::format("{}: {}", where, error.what())); }
 }
 
 }  // namespace
@@ -296,28 +221,46 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& na
     return TomlReader(text, name).entries();
 }
 
-void set_rows(const OptionTable& table, const std::map<std::string, Json>& values) {
-    const std::string file = "a run's config.json";
-    for (const auto& [flag, value] : values) set_logged(row_of(table, flag.substr(2), file), value, file);
-}
-
-void read_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& flags) {
+void read_config(const std::string& path, const OptionTable& table, FlagsGiven& given) {
     const std::string text = read_text(path, JsonLimits().bytes);  // a run's config.json names each of its shards
     const size_t first = text.find_first_not_of(" \t\r\n");
     CHECK_USAGE(first != std::string::npos, "{}: is empty; it holds lines like lr = 0.02, or is a run's config.json",
                 path);
-    if (text[first] == '{') return take_over(parse_json(text, path), path, table, program, flags);
+    if (text[first] == '{') {
+        given.run_config = path;
+        return;
+    }
     CHECK_USAGE(static_cast<int64_t>(text.size()) <= kMaxToml, "{}: {} bytes, more than the {} of a TOML file", path,
                 text.size(), kMaxToml);
     CHECK_USAGE(is_utf8(text), "{}: is not a text in UTF-8", path);
-    const std::set<std::string> on_command_line = flags.by_user;
+    const std::set<std::string> on_command_line = given.by_user;
     for (const ConfigEntry& entry : parse_toml(text, path)) {
         const std::string where = fmt::format("{}: line {}", path, entry.line);
         const OptionRow& row = row_of(table, entry.key, where);
         if (on_command_line.count(row.flag)) continue;
-        set_row(row, entry.kind, entry.value, where);
-        flags.by_user.insert(row.flag);
+        set_row(row, entry.value, where);
+        given.by_user.insert(row.flag);
     }
+}
+
+void read_run_config(const std::string& path, const OptionTable& table, const std::string& program, FlagsGiven& given) {
+    const Json file = read_json(path);
+    const JsonObject o(file, path);
+    CHECK_USAGE(o.has("options") && file["options"].is_object(),
+                "{}: is not the config.json of a run: it has no options", path);
+    const auto of = o.get<std::string>("program", "");
+    CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
+    std::set<std::string> by_run;
+    for (const Json& name : file["given"].items()) by_run.insert("--" + name.get<std::string>(path + ": given"));
+    const std::string where = path + ": options";
+    for (const auto& [key, value] : file["options"].members()) {
+        const OptionRow& row = row_of(table, key, where);
+        if (row.this_call || value.is_null()) continue;
+        if (!o.has("given")) by_run.insert(row.flag);
+        // A default may have no spelling on the command line: 0 layers means the preset's number.
+        if (!given.by_user.count(row.flag) && value != row.get()) set_row(row, value, path);
+    }
+    given.by_run = std::move(by_run);
 }
 
 }  // namespace teon

@@ -1,5 +1,7 @@
 #include "options/flags.h"
 
+#include <span>
+
 #include "files/file.h"
 #include "files/json.h"
 #include "options/optimizer_flags.h"
@@ -61,10 +63,10 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
     t.choice("--matmul-dtype", o.matmul_dtype,
              "operands of the blocks' products: as stored (same), or FP8 copies: E4M3 with E5M2 gradients (fp8), or "
              "all E4M3 (fp8-e4m3); needs --dtype bf16 and, on a GPU, compute capability 8.9");
-    t.toggle(
-        "--fast-accumulation", o.fast_accumulation,
-        "with --matmul-dtype fp8 or fp8-e4m3: leave the sums of forward products in the tensor cores, which may be "
-        "faster, with about 14 bits of them (docs/fp8.md)");
+    t.toggle("--fast-accumulation", o.fast_accumulation,
+             "with --matmul-dtype fp8 or fp8-e4m3: leave the sums of forward products in the tensor cores, which may "
+             "be faster, with about 14 bits of them (docs/fp8.md)")
+        .need("--matmul-dtype", {"fp8", "fp8-e4m3"});
     OptionRow& recompute = t.choice(
         "--recompute", o.recompute,
         "what the backward pass computes again instead of storing: nothing, norms and activations, or whole blocks; "
@@ -83,6 +85,7 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
              "bits of results");
     OptionRow& algorithms = t.text("--algorithms", o.algorithms, "FILE",
                                    "with --autotune: file that keeps the chosen algorithms; new choices are added");
+    algorithms.need("--autotune");
     algorithms.default_text = "algorithms.jsonl in the run's folder";
     algorithms.fixed = false;
 }
@@ -146,12 +149,12 @@ void add_run_flags(OptionTable& t, Options& o) {
              "all, weights included; auto: from optimizer on, the first that fits the device and whose expected "
              "step is within 2% of the shortest, on a GPU that --plan-for knows; elsewhere the first that fits");
     t.choice("--offload", o.offload,
-             {{"none", Offload(0)}, {"optimizer", Offload(1)}, {"activations", Offload(2)}, {"all", Offload(3)}},
              "what to keep in the host's pinned memory: the optimizer's state and bf16's float masters, which updates "
              "read and write over PCIe; activations of the first blocks, copied while other blocks compute; or both; "
              "changes no number");
     t.integer("--offload-blocks", o.offload_blocks, 1, kMaxInt,
               "number of blocks whose activations are offloaded, at most all but two")
+        .need("--offload", {"activations", "all"})
         .default_text = "the fewest that fit, after --recompute";
     t.choice("--grad-comm-dtype", o.grad_comm_dtype, std::vector<DType>{DType::f32, DType::bf16},
              "type in which ranks exchange and sum gradients; bf16 halves the bytes and rounds each partial sum")
@@ -170,7 +173,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.integer("--keep-last", o.keep_last, 0, kMaxCount,
               "keep this many checkpoints; 0: keep all but those by the clock");
     t.integer("--keep-every", o.keep_every, 0, kMaxCount,
-              "also keep checkpoints of steps that are multiples of this; 0: none");
+              "also keep checkpoints of steps that are multiples of this; 0: none")
+        .need("--keep-last");
     t.toggle("--keep-best", o.keep_best,
              "also keep the checkpoint with the lowest validation loss, which the link `best` in --out points to");
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
@@ -181,7 +185,7 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
         "--resume", o.resume,
         "continue from the newest whole checkpoint in --out (or --resume FOLDER), with the flags of its config.json "
         "where none are given here; begins a run if there is no checkpoint yet");
-    resume.this_call = true;
+    resume.need("--out").this_call = true;
     resume.set = [&o, toggle = resume.set](const std::string& text) {
         const std::string word = lower_case(text);
         const bool is_path = text.find('/') != std::string::npos || is_folder(text);
@@ -208,7 +212,9 @@ void add_guard_flags(OptionTable& t, Options& o) {
 void add_sample_flags(OptionTable& t, Options& o) {
     t.group("Samples", kFree);
     t.integer("--sample-every", o.sample_every, 0, kMaxCount, "steps between sampled texts; 0: never");
+    const size_t first = t.rows.size();
     add_sampling_flags(t, o.sampling);
+    for (OptionRow& row : std::span(t.rows).subspan(first)) row.need("--sample-every");
 }
 
 void add_check_flags(OptionTable& t, Options& o) {
@@ -224,12 +230,16 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--eval-only", o.eval_only,
              "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
         .this_call = true;
-    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format").this_call = true;
+    t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format")
+        .need("--eval-only")
+        .this_call = true;
     t.integer("--ranks", o.ranks, 1, 65536,
               "with --plan-only: plan for this many devices, and print each rank's share of the update")
+        .need("--plan-only", {}, "a run's ranks come from local.py, mpirun, torchrun or srun")
         .this_call = true;
     t.number("--bandwidth", o.bandwidth, 0, 1e6,
              "with --ranks: GB/s per rank, to predict communication; 0: the rate of --plan-for, if given")
+        .need("--plan-only")
         .this_call = true;
     t.range("--profile-steps", o.profile_steps,
             "time every kernel of these steps, each of which then waits for the end of the one before it; the table "
@@ -237,7 +247,8 @@ void add_check_flags(OptionTable& t, Options& o) {
         .this_call = true;
     t.toggle("--check-ranks", o.check_ranks, "compare the weights of all ranks after every step (slow)");
     t.toggle("--rank-logs", o.rank_logs,
-             "write metrics.rankN.jsonl and rankN.log of the ranks above 0 to the run's folder");
+             "write metrics.rankN.jsonl and rankN.log of the ranks above 0 to the run's folder")
+        .need("--out");
     t.duration("--comm-timeout", o.comm_timeout,
                "how long a rank waits for the others before it reports the operation and ends the run")
         .default_text = "10m";

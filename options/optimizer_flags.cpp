@@ -12,17 +12,19 @@ namespace teon {
 
 namespace {
 
-std::string role_names(bool (*which)(Role)) {
-    std::vector<std::string_view> names;
-    for (const auto& [role, name] : kEnumNames<Role>)
-        if (which(role)) names.push_back(name);
-    return joined(names, ", ");
+// Returns the names of an enum's values for which `which` is true.
+template <typename E>
+std::vector<std::string> names_where(bool (*which)(E)) {
+    std::vector<std::string> names;
+    for (const auto& [value, name] : kEnumNames<E>)
+        if (which(value)) names.emplace_back(name);
+    return names;
 }
 
 Role parse_role(const std::string& flag, const std::string& text, bool (*which)(Role)) {
     for (const auto& [role, name] : kEnumNames<Role>)
         if (name == lower_case(text) && which(role)) return role;
-    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, role_names(which)));
+    throw UsageError(fmt::format("{} {}: not a role; there are {}", flag, text, joined(names_where(which), ", ")));
 }
 
 // Whether --lr-scale accepts the role.
@@ -43,22 +45,30 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method,
              "adamw and lion update all parameters; the others the hidden matrices, and AdamW the rest");
-    t.number("--lr", opt.lr, 0, 100, "peak learning rate").default_text =
-        by_method([](const MethodInfo& m) { return m.lr; });
+    t.number("--lr", opt.lr, 0, 100, "peak learning rate")
+        .follows([&opt] { opt.lr = info_of(opt.method).lr; })
+        .default_text = by_method([](const MethodInfo& m) { return m.lr; });
     t.number("--adamw-lr", o.adamw_lr, 0, 100,
              "peak learning rate of what AdamW updates beside another optimizer: embeddings, head, norms and biases")
+        .follows([&] {  // by the model's width, which plan_run() knows
+            o.adamw_lr.reset();
+            if (!has_flag(info_of(opt.method), "--adamw-lr")) o.adamw_lr = opt.lr;
+        })
         .default_text = "3e-4 x 3072 / channels, at most 0.01";
     t.number("--weight-decay", opt.weight_decay, 0, 10,
              "decoupled weight decay, of matrices and embeddings, never of norms and biases");
     t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
              "weight decay of what AdamW updates beside another optimizer")
+        .follows([&opt] { opt.adamw_weight_decay = opt.weight_decay; })
         .default_text = "= weight-decay";
     t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
     t.number("--grad-clip", o.grad_clip, 0, 1e9, "largest global gradient norm; 0: no clipping");
     t.number("--beta1", opt.beta1, 0, 0.999999,
              "decay of AdamW's first moment; for Lion, the weight of the momentum in the update")
+        .follows([&opt] { opt.beta1 = info_of(opt.method).beta1; })
         .default_text = by_method([](const MethodInfo& m) { return m.beta1; });
     t.number("--beta2", opt.beta2, 0, 0.999999, "decay of AdamW's second moment; for Lion, of the momentum")
+        .follows([&opt] { opt.beta2 = info_of(opt.method).beta2; })
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
     t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").default_text = "1e-8";
     t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
@@ -70,12 +80,14 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.toggle(
         "--neuron-norm", opt.neuron_norm,
         "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it");
-    t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments");
+    t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments")
+        .need("--neuron-norm")
+        .need("--optimizer", {"normuon"});
     t.add(
          "--lr-scale", "ROLE=X,...",
          fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
                      "biases always have 1, and weight decay keeps the unscaled rate",
-                     role_names(has_lr_scale)),
+                     joined(names_where(has_lr_scale), ", ")),
          "",
          [&opt](const std::string& text) {
              for (const std::string& item : split(text)) {
@@ -98,16 +110,22 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
 
 void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Orthogonalizer");
+    const auto newton_schulz = names_where<Ortho>([](Ortho ortho) { return ortho != Ortho::svd; });
     t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
     t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
-    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").default_text = "5, or 4 with --ns-aol";
-    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step");
-    t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio");
-    t.choice(
-        "--ns-dtype", o.ns_dtype,
-        {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
-        "type of the Newton-Schulz matrices; auto: f16 on a GPU, bf16 beside --dtype bf16 on a CPU that multiplies it "
-        "in hardware, else float");
+    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps")
+        .need("--ortho", newton_schulz)
+        .follows([&opt] { opt.ns_steps = opt.ns_aol ? 4 : OptimizerOptions().ns_steps; })
+        .default_text = "5, or 4 with --ns-aol";
+    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step")
+        .need("--ortho", newton_schulz);
+    t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio")
+        .need("--ortho", newton_schulz);
+    t.choice("--ns-dtype", o.ns_dtype,
+             {{"auto", std::nullopt}, {"float", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}},
+             "type of the Newton-Schulz matrices; auto: f16 on a GPU, bf16 beside --dtype bf16 on a CPU that "
+             "multiplies it in hardware, else float")
+        .need("--ortho", newton_schulz);
 }
 
 void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
@@ -141,12 +159,18 @@ void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
 
 void add_schedule_flags(OptionTable& t, Options& o) {
     t.group("Schedule");
-    t.choice("--schedule", o.schedule.kind, "learning rate after the warmup");
-    t.number("--warmup-ratio", o.schedule.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
-    t.number("--constant-ratio", o.schedule.constant_ratio, 0, 1,
-             schedules_that_hold_peak() + ": share of the steps before the decay");
-    t.number("--min-lr-ratio", o.min_lr_ratio, 0, 1,
+    Schedule& s = o.schedule;
+    const auto holding = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).holds_peak; });
+    const auto falling = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).fall != nullptr; });
+    t.choice("--schedule", s.kind, "learning rate after the warmup");
+    t.number("--warmup-ratio", s.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
+    t.number("--constant-ratio", s.constant_ratio, 0, 1,
+             alternatives(holding) + ": share of the steps before the decay")
+        .need("--schedule", holding);
+    t.number("--min-lr-ratio", s.min_lr_ratio, 0, 1,
              "final learning rate as a share of the peak, reached one step after the last")
+        .need("--schedule", falling)
+        .follows([&s] { s.min_lr_ratio = row_of(s.kind).min_lr_ratio; })
         .default_text = "0.1 cosine, 0 else";
 }
 

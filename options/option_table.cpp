@@ -52,6 +52,17 @@ std::optional<double> parse_duration(std::string_view text) {
     return total;
 }
 
+const OptionRow* OptionTable::find(std::string_view flag) const {
+    const auto row = std::ranges::find(rows, flag, &OptionRow::flag);
+    return row == rows.end() ? nullptr : &*row;
+}
+
+const OptionRow& OptionTable::row(std::string_view flag) const {
+    const OptionRow* const row = find(flag);
+    CHECK(row, "there is no flag {}", flag);
+    return *row;
+}
+
 OptionRow& OptionTable::add(std::string_view flag, std::string_view type, std::string_view help,
                             std::string_view default_text, std::function<void(const std::string&)> set,
                             std::function<Json()> get) {
@@ -67,36 +78,19 @@ OptionRow& OptionTable::add(std::string_view flag, std::string_view type, std::s
     return row;
 }
 
-OptionRow& OptionTable::integer_row(std::string_view flag, int64_t lo, int64_t hi, std::string_view help,
-                                    std::function<void(double)> set, std::function<int64_t()> get) {
+OptionRow& OptionTable::quantity(std::string_view flag, std::string_view type, double lo, double hi,
+                                 std::string_view help, std::function<void(double)> set, std::function<Json()> get) {
+    const Json value = get();
     return add(
-        flag, "N", help, fmt::format("{}", get()),
-        [=, flag = std::string(flag)](const std::string& text) {
-            const std::optional<double> value = parse_number(text);
-            CHECK_USAGE(value && *value == std::floor(*value),
-                        "{} {}: not a whole number (write 524288, 5e5, 100M or 512Ki)", flag, text);
-            CHECK_USAGE(*value >= static_cast<double>(lo) && *value <= static_cast<double>(hi),
-                        "{} {}: must be between {} and {}", flag, text, lo, hi);
-            set(*value);
+        flag, type, help, value.is_null() ? "" : fmt::format("{}", value.number()),
+        [=, flag = std::string(flag), is_whole = type == "N"](const std::string& text) {
+            const std::optional<double> number = parse_number(text);
+            CHECK_USAGE(number && (!is_whole || *number == std::floor(*number)), "{} {}: not a {}", flag, text,
+                        is_whole ? "whole number (write 524288, 5e5, 100M or 512Ki)" : "number");
+            CHECK_USAGE(*number >= lo && *number <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
+            set(*number);
         },
-        [get] { return Json(get()); });
-}
-
-OptionRow& OptionTable::number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
-                                   std::string_view help, std::function<void(double)> set,
-                                   std::function<std::optional<double>()> get) {
-    return add(
-        flag, "X", help, default_text,
-        [=, flag = std::string(flag)](const std::string& text) {
-            const std::optional<double> value = parse_number(text);
-            CHECK_USAGE(value, "{} {}: not a number", flag, text);
-            CHECK_USAGE(*value >= lo && *value <= hi, "{} {}: must be between {} and {}", flag, text, lo, hi);
-            set(*value);
-        },
-        [get] {
-            const std::optional<double> value = get();
-            return value ? Json(*value) : Json();
-        });
+        get);
 }
 
 OptionRow& OptionTable::text(std::string_view flag, std::string& field, std::string_view type, std::string_view help) {
@@ -149,31 +143,23 @@ OptionRow& OptionTable::range(std::string_view flag, std::pair<int64_t, int64_t>
         [&field] { return Json(field.first > 0 ? fmt::format("{}:{}", field.first, field.second) : ""); });
 }
 
-OptionRow& OptionTable::choice_row(std::string_view flag, const Choices& choices, std::string_view help,
-                                   std::function<void(int)> set, std::function<int()> get) {
-    std::vector<std::string> names;
-    for (const auto& choice : choices) names.push_back(choice.first);
-    const auto name_of_code = [=] {  // null: a code without a name, as of an empty optional
-        const auto choice = std::ranges::find(choices, get(), &Choices::value_type::second);
-        return choice == choices.end() ? Json() : Json(choice->first);
-    };
+OptionRow& OptionTable::choice_row(std::string_view flag, const std::vector<std::string>& names, std::string_view help,
+                                   std::function<void(size_t)> set, std::function<size_t()> get) {
     return add(
-        flag, joined(names, "|"), help, name_of_code().is_text() ? name_of_code().get<std::string>() : "",
+        flag, joined(names, "|"), help, get() < names.size() ? names[get()] : "",
         [=, flag = std::string(flag)](const std::string& text) {
-            for (const auto& [name, code] : choices)
-                if (lower_case(name) == lower_case(text)) return set(code);
+            for (size_t i = 0; i < names.size(); ++i)
+                if (lower_case(names[i]) == lower_case(text)) return set(i);
             throw UsageError(fmt::format("{} {}: must be one of {}", flag, text, joined(names, ", ")));
         },
-        name_of_code);
+        [=] { return get() < names.size() ? Json(names[get()]) : Json(); });
 }
 
 OptionRow& OptionTable::name(std::string_view flag, std::string& field, const std::vector<std::string>& names,
                              std::string_view help) {
-    Choices choices;
-    for (const std::string& name : names) choices.emplace_back(name, std::ssize(choices));
-    return choice_row(
-        flag, choices, help, [&field, names](int i) { field = names[static_cast<size_t>(i)]; },
-        [&field, names] { return static_cast<int>(std::ranges::find(names, field) - names.begin()); });
+    Choices<std::string> choices;
+    for (const std::string& name : names) choices.emplace_back(name, name);
+    return choice(flag, field, choices, help);
 }
 
 }  // namespace teon

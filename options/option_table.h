@@ -1,9 +1,9 @@
-// A program's flags as a table: one row per flag generates parsing, help, completion, range checks, the keys of the
-// config file and the resolved values that are logged (options/command_line.h, options/config_file.h).
+// This folder defines, parses, suggests, completes and writes all flags. A program's flags are a table: one row per
+// flag, from which help, checks, completion, config files and the log follow. To add a flag, open flags.cpp (for the
+// optimizer's optimizer_flags.cpp, for generate's sampling_options.cpp), and options.h for the value that it sets.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,40 +24,45 @@ std::optional<double> parse_number(std::string_view text);
 // The seconds in 3600, 90s, 45m, 23h50m or 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
+// Another flag without which a flag has no meaning.
+struct Need {
+    std::string flag;
+    std::vector<std::string> values;  // one of these; none: any but off, 0 or nothing
+    std::string remark;               // more to say to one who lacks it
+};
+
 struct OptionRow {
     std::string group, flag, type, help, default_text;
     std::function<void(const std::string&)> set;  // throws UsageError
     std::function<Json()> get;
+    std::function<void()> follow;  // sets a default that follows from the values of rows above; empty: it is constant
+    std::vector<Need> needs;       // one of these must be met if the flag is given
     bool is_switch = false;
     bool is_list = false;    // several words may follow the flag; they become one with commas
     bool fixed = true;       // a resumed run must have the value that it began with
     bool this_call = false;  // applies to this call, not to the run: never taken from a run's config.json
     bool logged = true;      // in a run's config.json
+
+    OptionRow& need(std::string other, std::vector<std::string> values = {}, std::string remark = "") {
+        needs.push_back({std::move(other), std::move(values), std::move(remark)});
+        return *this;
+    }
+    OptionRow& follows(std::function<void()> set_default) {
+        follow = std::move(set_default);
+        return *this;
+    }
 };
 
-// The names of a field's values. A value is an enum, a bool or another type that converts to an int and back, or an
-// optional of one; -1 stands for an empty optional.
-using Choices = std::vector<std::pair<std::string, int>>;
-
+// The names of a field's values.
 template <typename F>
-int code_of(const F& value) {
-    if constexpr (requires { value.has_value(); })
-        return value ? code_of(*value) : -1;
-    else
-        return static_cast<int>(value);
-}
-
-template <typename F>
-void set_code(F& field, int code) {
-    if constexpr (requires { field.has_value(); })
-        field = code < 0 ? std::nullopt : F(static_cast<typename F::value_type>(code));
-    else
-        field = static_cast<F>(code);
-}
+using Choices = std::vector<std::pair<std::string, F>>;
 
 class OptionTable {
 public:
     std::vector<OptionRow> rows;
+
+    const OptionRow* find(std::string_view flag) const;  // nullptr: there is none
+    const OptionRow& row(std::string_view flag) const;   // there must be one
 
     // Sets the group of the rows that follow, and their default for `fixed`.
     void group(std::string name, bool fixed = true) {
@@ -68,22 +73,21 @@ public:
     // An integer in [lo, hi].
     template <typename I>
     OptionRow& integer(std::string_view flag, I& field, int64_t lo, int64_t hi, std::string_view help) {
-        return integer_row(
-            flag, lo, hi, help, [&field](double value) { field = static_cast<I>(value); },
-            [&field] { return static_cast<int64_t>(field); });
+        return quantity(
+            flag, "N", static_cast<double>(lo), static_cast<double>(hi), help,
+            [&field](double value) { field = static_cast<I>(value); },
+            [&field] { return Json(static_cast<int64_t>(field)); });
     }
     // A number in [lo, hi]; the field may be optional.
     template <typename F>
     OptionRow& number(std::string_view flag, F& field, double lo, double hi, std::string_view help) {
-        if constexpr (std::is_arithmetic_v<F>) {
-            return number_row(
-                flag, fmt::format("{}", field), lo, hi, help, [&field](double value) { field = static_cast<F>(value); },
-                [&field] { return std::optional(as_written(field)); });
-        } else {
-            return number_row(
-                flag, "", lo, hi, help, [&field](double value) { field = static_cast<typename F::value_type>(value); },
-                [&field] { return field ? std::optional(as_written(*field)) : std::nullopt; });
-        }
+        using Number = std::remove_cvref_t<decltype(std::optional(field).value())>;
+        return quantity(
+            flag, "X", lo, hi, help, [&field](double value) { field = static_cast<Number>(value); },
+            [&field] {
+                const std::optional<Number> value = field;
+                return value ? Json(as_written(*value)) : Json();
+            });
     }
     OptionRow& text(std::string_view flag, std::string& field, std::string_view type, std::string_view help);
     OptionRow& toggle(std::string_view flag, bool& field, std::string_view help);
@@ -96,58 +100,56 @@ public:
                     std::string_view help);
     // One of a few values by name: those given, those of an enum with these values (base/enum_names.h), or all of it.
     template <typename F>
-    OptionRow& choice(std::string_view flag, F& field,
-                      std::initializer_list<std::pair<const char*, std::type_identity_t<F>>> values,
+    OptionRow& choice(std::string_view flag, F& field, const Choices<std::type_identity_t<F>>& choices,
                       std::string_view help) {
-        Choices choices;
-        for (const auto& [name, value] : values) choices.emplace_back(name, code_of(value));
-        return coded_choice(flag, field, choices, help);
+        std::vector<std::string> names;
+        for (const auto& [name, value] : choices) names.push_back(name);
+        return choice_row(
+            flag, names, help, [&field, choices](size_t i) { field = choices[i].second; },
+            [&field, choices] {
+                size_t i = 0;
+                while (i < choices.size() && choices[i].second != field) ++i;
+                return i;
+            });
     }
     template <typename E>
     OptionRow& choice(std::string_view flag, E& field, const std::vector<E>& values, std::string_view help) {
-        Choices choices;
-        for (const E value : values) choices.emplace_back(name_of(value), code_of(value));
-        return coded_choice(flag, field, choices, help);
+        Choices<E> choices;
+        for (const E value : values) choices.emplace_back(name_of(value), value);
+        return choice(flag, field, choices, help);
     }
     template <typename E>
     OptionRow& choice(std::string_view flag, E& field, std::string_view help) {
-        Choices choices;
-        for (const EnumName<E>& row : kEnumNames<E>) choices.emplace_back(row.name, code_of(row.value));
-        return coded_choice(flag, field, choices, help);
+        Choices<E> choices;
+        for (const auto& [value, name] : kEnumNames<E>) choices.emplace_back(name, value);
+        return choice(flag, field, choices, help);
     }
     // "auto", an empty optional, or one of an enum's names.
     template <typename E>
     OptionRow& choice(std::string_view flag, std::optional<E>& field, std::string_view help) {
-        Choices choices = {{"auto", -1}};
-        for (const EnumName<E>& row : kEnumNames<E>) choices.emplace_back(row.name, code_of(row.value));
-        return coded_choice(flag, field, choices, help);
+        Choices<std::optional<E>> choices = {{"auto", std::nullopt}};
+        for (const auto& [value, name] : kEnumNames<E>) choices.emplace_back(name, value);
+        return choice(flag, field, choices, help);
     }
     OptionRow& add(std::string_view flag, std::string_view type, std::string_view help, std::string_view default_text,
                    std::function<void(const std::string&)> set, std::function<Json()> get);
 
 private:
-    OptionRow& integer_row(std::string_view flag, int64_t lo, int64_t hi, std::string_view help,
-                           std::function<void(double)> set, std::function<int64_t()> get);
-    OptionRow& number_row(std::string_view flag, std::string_view default_text, double lo, double hi,
-                          std::string_view help, std::function<void(double)> set,
-                          std::function<std::optional<double>()> get);
-    template <typename F>
-    OptionRow& coded_choice(std::string_view flag, F& field, const Choices& choices, std::string_view help) {
-        return choice_row(
-            flag, choices, help, [&field](int code) { set_code(field, code); }, [&field] { return code_of(field); });
-    }
-    OptionRow& choice_row(std::string_view flag, const Choices& choices, std::string_view help,
-                          std::function<void(int)> set, std::function<int()> get);
+    OptionRow& quantity(std::string_view flag, std::string_view type, double lo, double hi, std::string_view help,
+                        std::function<void(double)> set, std::function<Json()> get);
+    // get: the index of the value's name, or names.size() if it has none.
+    OptionRow& choice_row(std::string_view flag, const std::vector<std::string>& names, std::string_view help,
+                          std::function<void(size_t)> set, std::function<size_t()> get);
 
     std::string group_;
     bool fixed_ = true;
 };
 
-// The flags that were set; the others have their defaults.
+// The flags that a user chose; the others have their defaults.
 struct FlagsGiven {
-    std::set<std::string> by_user;       // on the command line or in a TOML file
-    std::map<std::string, Json> by_run;  // values in another run's config.json, also of flags in by_user
-    bool count(const std::string& flag) const { return by_user.count(flag) > 0; }
+    std::set<std::string> by_user;  // on the command line or in a TOML file
+    std::set<std::string> by_run;   // when the run began whose config.json was read
+    std::string run_config;         // that file, if --config names one
 };
 
 }  // namespace teon

@@ -8,29 +8,32 @@
 
 #include "checkpoint/published_model.h"
 #include "files/json.h"
-#include "options/sampling_options.h"
 #include "model/decoder_run.h"
 #include "model/family.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_options.h"
 #include "optim/schedule.h"
+#include "options/sampling_options.h"
 #include "runtime/cuda/device.h"
 
 namespace teon {
 
-// Which data are kept in the host's pinned memory. optimizer: its state and bf16's float masters. activations: those
-// that blocks save for their backward pass.
-struct Offload {
-    bool optimizer = false;
-    bool activations = false;
-    explicit Offload(int bits = 0) : optimizer(bits & 1), activations(bits & 2) {}
-    explicit operator int() const { return (optimizer ? 1 : 0) + (activations ? 2 : 0); }
-    bool operator==(const Offload&) const = default;
-};
+// What is kept in the host's pinned memory. optimizer: its state and bf16's float masters. activations: those that
+// blocks save for their backward pass.
+enum class Offload { none, optimizer, activations, all };
+template <>
+inline constexpr auto kEnumNames<Offload> = enum_names<Offload>({{Offload::none, "none"},
+                                                                 {Offload::optimizer, "optimizer"},
+                                                                 {Offload::activations, "activations"},
+                                                                 {Offload::all, "all"}});
+constexpr bool offloads_optimizer(Offload o) { return o == Offload::optimizer || o == Offload::all; }
+constexpr bool offloads_activations(Offload o) { return o == Offload::activations || o == Offload::all; }
 
 struct Options {
-    std::set<std::string> given_flags;  // on the command line or in a TOML file
-    std::string config_fault;           // why the config.json of the resumed run could not be used; empty: it could
+    std::set<std::string> given_flags;   // on the command line or in a TOML file
+    std::set<std::string> given_before;  // when the run began whose config.json was read
+    bool is_chosen(const std::string& flag) const { return given_flags.count(flag) || given_before.count(flag); }
+    std::string config_fault;  // why the config.json of the resumed run could not be used; empty: it could
     // model
     std::string model;
     Json fields = Json::object();  // model fields that flags set over the preset, by key
@@ -55,11 +58,10 @@ struct Options {
     // optimizer, orthogonalizer, teon
     OptimizerOptions optimizer;
     std::optional<DType> ns_dtype;  // nullopt: by the device and dtype (plan/run_plan.cpp)
-    std::optional<float> adamw_lr;  // nullopt: by the model's width (plan/run_plan.h)
+    std::optional<float> adamw_lr;  // nullopt: by the model's width (plan/run_plan.cpp)
     float grad_clip = 1.0f;
     // schedule
     Schedule schedule;
-    std::optional<double> min_lr_ratio;
     // run
     std::string out;
     uint64_t seed = 1337;
@@ -67,7 +69,7 @@ struct Options {
     std::optional<bool> graphs;
     Kernels kernels = Kernels::fastest;
     std::optional<Sharding> shard;  // nullopt: by memory
-    Offload offload;
+    Offload offload = Offload::none;
     int offload_blocks = 0;              // 0: the fewest that fit
     DType grad_comm_dtype = DType::f32;  // or bf16
     int64_t memory = 0;                  // bytes; 0: what the device has

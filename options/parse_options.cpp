@@ -18,48 +18,11 @@ namespace {
 
 // "muon, normuon or teon"
 std::string methods_with(std::string_view flag) {
-    std::vector<std::string_view> names;
+    std::vector<std::string> names;
     for (const MethodInfo& m : methods())
-        if (has_flag(m, flag)) names.push_back(name_of(m.method));
-    const std::string_view last = names.back();
-    names.pop_back();
-    return names.empty() ? std::string(last) : fmt::format("{} or {}", joined(names, ", "), last);
+        if (has_flag(m, flag)) names.emplace_back(name_of(m.method));
+    return alternatives(names);
 }
-
-Options defaults_of(const ModelFamily& family) {
-    Options o;
-    o.model = family.default_preset;
-    return o;
-}
-
-// Returns the model's width, as far as flags say it: --channels or, without it, the preset's; else 0.
-int channels_of(const ModelFamily& family, const Options& o) {
-    if (const int channels = o.fields.value("channels", 0); channels > 0) return channels;
-    for (const DecoderConfig& preset : family.presets)
-        if (preset.preset == o.model) return preset.C;
-    return 0;
-}
-
-// A flag whose default follows from other flags.
-struct FollowingDefault {
-    const char* flag;
-    void (*set)(Options& o, int channels);  // channels: the model's width, or 0 if only plan_run() knows the model
-};
-const FollowingDefault kFollowingDefaults[] = {
-    {"--lr", [](Options& o, int) { o.optimizer.lr = info_of(o.optimizer.method).lr; }},
-    {"--beta1", [](Options& o, int) { o.optimizer.beta1 = info_of(o.optimizer.method).beta1; }},
-    {"--beta2", [](Options& o, int) { o.optimizer.beta2 = info_of(o.optimizer.method).beta2; }},
-    {"--ns-steps",
-     [](Options& o, int) { o.optimizer.ns_steps = o.optimizer.ns_aol ? 4 : OptimizerOptions().ns_steps; }},
-    {"--adamw-lr",
-     [](Options& o, int channels) {
-         o.adamw_lr.reset();
-         if (channels > 0) o.adamw_lr = default_adamw_lr(channels);
-         if (!has_flag(info_of(o.optimizer.method), "--adamw-lr")) o.adamw_lr = o.optimizer.lr;
-     }},
-    {"--adamw-weight-decay", [](Options& o, int) { o.optimizer.adamw_weight_decay = o.optimizer.weight_decay; }},
-    {"--min-lr-ratio", [](Options& o, int) { o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio; }},
-};
 
 // Whether only other optimizers have the flag.
 bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
@@ -67,41 +30,48 @@ bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
            std::any_of(methods().begin(), methods().end(), [&](const MethodInfo& m) { return has_flag(m, flag); });
 }
 
-// Returns the flags of kFollowingDefaults whose value in a run's config.json is the default that followed there. That
-// file has a value for every flag; one without a value is returned, too.
-std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGiven& given_flags) {
-    Options run = defaults_of(family);
-    set_rows(option_table(family, run), given_flags.by_run);
-    Options with_default;
-    const OptionTable table = option_table(family, with_default);
-    std::set<std::string> flags;
-    for (const FollowingDefault& f : kFollowingDefaults) {
-        const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](auto& r) { return r.flag == f.flag; });
-        with_default = run;
-        const Json value = row->get();
-        f.set(with_default, std::max(channels_of(family, run), 1));
-        if (!given_flags.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
-    }
-    return flags;
+// Sets the defaults that follow from other flags.
+void set_defaults(const Options& o, const OptionTable& table) {
+    const MethodInfo& method = info_of(o.optimizer.method);
+    for (const OptionRow& row : table.rows)
+        if (row.follow && (!o.is_chosen(row.flag) || is_of_other_methods(method, row.flag))) row.follow();
 }
 
-// Sets defaults that follow from other flags. If a run's config.json is read, a flag that had its default there takes
-// the default that follows here, from values that may differ.
-void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given_flags) {
+bool is_met(const OptionTable& table, const Need& need) {
+    const Json value = table.row(need.flag).get();
+    if (need.values.empty()) return !value.is_null() && value != false && value != 0 && value != "";
+    return std::any_of(need.values.begin(), need.values.end(), [&](const std::string& v) { return value == v; });
+}
+
+// "--offload activations or all", "--keep-last N", "--eval-only"
+std::string as_flags(const OptionTable& table, const Need& need) {
+    const OptionRow& row = table.row(need.flag);
+    const std::string value = need.values.empty() && !row.is_switch ? row.type : alternatives(need.values);
+    return row.flag + (value.empty() ? "" : " ") + value +
+           (need.remark.empty() ? "" : fmt::format(" ({})", need.remark));
+}
+
+// Throws UsageError if a given flag has no meaning because of another flag's value.
+void check_needs(const Options& o, const OptionTable& table) {
     const MethodInfo& method = info_of(o.optimizer.method);
-    const std::set<std::string> followed = defaults_in_run(family, given_flags);
-    for (const FollowingDefault& f : kFollowingDefaults)
-        if (is_of_other_methods(method, f.flag) || (!given_flags.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
-    o.schedule.min_lr_ratio = *o.min_lr_ratio;
+    for (const OptionRow& row : table.rows) {
+        if (!o.given_flags.count(row.flag)) continue;
+        std::vector<std::string> ways;
+        if (is_of_other_methods(method, row.flag))
+            ways.push_back("--optimizer " + methods_with(row.flag));
+        else if (std::none_of(row.needs.begin(), row.needs.end(), [&](const Need& n) { return is_met(table, n); }))
+            for (const Need& need : row.needs) ways.push_back(as_flags(table, need));
+        CHECK_USAGE(ways.empty(), "{} has no meaning without {}; give that, or leave out {}", row.flag,
+                    alternatives(ways), row.flag);
+    }
 }
 
 // Throws UsageError if flags exclude or need one another, and clears values that given flags replace.
-void check_conflicts(Options& o, const FlagsGiven& given_flags) {
-    OptimizerOptions& opt = o.optimizer;
-    const MethodInfo& method = info_of(opt.method);
+void check_conflicts(Options& o, const OptionTable& table) {
+    const auto is_given = [&](const char* flag) { return o.given_flags.count(flag) > 0; };
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
-        if (given_flags.count(flag)) lengths.push_back(flag);
+        if (is_given(flag)) lengths.push_back(flag);
     CHECK_USAGE(lengths.size() <= 1, "{}: give one of them", joined(lengths, " and "));
     if (lengths.empty() && !o.steps && !o.tokens && o.epochs == 0) o.epochs = 1;
     if (!lengths.empty()) {  // replaces the length in a run's config.json
@@ -110,16 +80,11 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
-    if (given_flags.count("--prompt") && !given_flags.count("--prompt-tokens")) o.sampling.prompt_tokens.clear();
-    if (given_flags.count("--prompt-tokens") && !given_flags.count("--prompt")) o.sampling.prompt.clear();
-
+    if (is_given("--prompt") && !is_given("--prompt-tokens")) o.sampling.prompt_tokens.clear();
+    if (is_given("--prompt-tokens") && !is_given("--prompt")) o.sampling.prompt.clear();
     if (!o.plan_for.empty()) o.plan_only = true;
-    auto needs = [&](std::initializer_list<const char*> flags, bool allowed, const char* what) {
-        for (const char* flag : flags)
-            CHECK_USAGE(allowed || !given_flags.count(flag), "{} has no meaning without {}", flag, what);
-    };
-    needs({"--resume"}, !o.out.empty(), "--out, the run's folder");
-    needs({"--hellaswag"}, o.eval_only, "--eval-only");
+    check_needs(o, table);
+    if (!offloads_activations(o.offload)) o.offload_blocks = 0;  // a run's config.json may have a number
     if (o.eval_only) {
         CHECK_USAGE(o.resume || !o.init_from.empty(),
                     "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
@@ -127,30 +92,11 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    for (const MethodInfo& other : methods())
-        for (const std::string_view flag : other.flags)
-            CHECK_USAGE(!given_flags.count(std::string(flag)) || has_flag(method, flag),
-                        "{} has no meaning without --optimizer {}", flag, methods_with(flag));
-    needs({"--ns-steps", "--ns-form", "--ns-aol", "--ns-dtype"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
-    needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
-    needs({"--offload-blocks"}, o.offload.activations, "--offload activations or all");
-    CHECK_USAGE(!o.offload.optimizer || opt.method != Method::soap,
+    CHECK_USAGE(!offloads_optimizer(o.offload) || o.optimizer.method != Method::soap,
                 "--offload {}: --optimizer soap multiplies by its state, which PCIe is too slow for",
-                o.offload.activations ? "all" : "optimizer");
-    if (!o.offload.activations) o.offload_blocks = 0;  // a run's config.json may have a number
-    needs({"--rank-logs"}, !o.out.empty(), "--out");
-    needs({"--ranks", "--bandwidth"}, o.plan_only,
-          "--plan-only (a run's ranks come from local.py, mpirun, torchrun or srun)");
-    needs({"--constant-ratio"}, row_of(o.schedule.kind).holds_peak,
-          ("--schedule " + schedules_that_hold_peak()).c_str());
-    needs({"--min-lr-ratio"}, row_of(o.schedule.kind).fall, "a --schedule that decays");
-    needs({"--algorithms"}, o.autotune, "--autotune");
-    needs({"--fast-accumulation"}, o.matmul_dtype != MatmulDType::same, "--matmul-dtype fp8 or fp8-e4m3");
-    needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
+                name_of(o.offload));
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",
                 o.patience);
-    needs({"--prompt", "--prompt-tokens", "--sample-tokens", "--temperature", "--top-k"}, o.sample_every > 0,
-          "--sample-every");
     CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || path_exists(o.out + "/config.json"),
                 "--resume: there is no run in {}; check --out, or give --data to begin a run there", o.out);
     CHECK_USAGE(o.plan_only || !o.data.empty(), "--data: missing; name a folder of token shards (make demo shows how)");
@@ -169,72 +115,63 @@ ProgramText program_text(const ModelFamily& family) {
          "--resume", "--init-from", "--sample-every", "--plan-only", "--config", "--help",         "--help-all"}};
 }
 
-// Returns the words of a command line without --config and its file.
-std::vector<const char*> without_config(int argc, const char* const* argv) {
-    std::vector<const char*> words;
-    for (int i = 0; i < argc; ++i) {
-        const std::string_view word = argv[i];
-        if (word == "--config")
-            ++i;
-        else if (!word.starts_with("--config="))
-            words.push_back(argv[i]);
-    }
-    return words;
-}
-
-// Takes the flags that are not given from the config.json of the run in --out. If that file is damaged, flags alone
-// must describe the run, and they are compared with its checkpoint.
-void take_over_config(Options& o, const OptionTable& table, const ModelFamily& family, FlagsGiven& given_flags,
-                      int argc, const char* const* argv) {
-    const std::string path = o.out + "/config.json";
-    if (!path_exists(path)) return;
-    const Options before = o;
-    try {
-        if (!given_flags.by_run
-                 .empty()) {  // --config names another run's config.json; this run's own file has every flag
-            o = defaults_of(family);
-            const std::vector<const char*> words = without_config(argc, argv);
-            given_flags = *parse_flags(table, program_text(family), static_cast<int>(words.size()), words.data());
+// Takes the flags that are not given from the config.json of the run in --out, which continues, or else of the run that
+// --config names. Returns whether a run continues with all of its values. If its file is damaged, flags alone must
+// describe the run, and they are compared with its checkpoint.
+bool take_over_config(Options& o, const OptionTable& table, const std::string& program, FlagsGiven& given) {
+    const std::string own = o.out + "/config.json";
+    if (o.resume && !o.out.empty() && path_exists(own)) {
+        const Options before = o;
+        try {
+            read_run_config(own, table, program, given);
+            o.micro_batch = before.micro_batch;  // taken from the checkpoint, if the number of ranks is the same
+            return true;
+        } catch (const Error& error) {
+            o = before;
+            o.config_fault = error.what();
         }
-        const int micro_batch = o.micro_batch;
-        read_config(path, table, family.program(), given_flags);
-        o.micro_batch = micro_batch;  // taken from the checkpoint, if the number of ranks is the same
-    } catch (const Error& error) {
-        o = before;
-        o.config_fault = error.what();
-        given_flags.by_run.clear();
     }
+    if (!given.run_config.empty()) read_run_config(given.run_config, table, program, given);
+    return false;
 }
 
 }  // namespace
 
 std::optional<Options> parse_options(const ModelFamily& family, int argc, const char* const* argv,
                                      const std::function<void(const Options&)>& before_resume) {
-    Options o = defaults_of(family);
+    Options o;
+    o.model = family.default_preset;
     const OptionTable table = option_table(family, o);
-    std::optional<FlagsGiven> given_flags = parse_flags(table, program_text(family), argc, argv);
-    if (!given_flags) return std::nullopt;
+    std::optional<FlagsGiven> given = parse_flags(table, program_text(family), argc, argv);
+    if (!given) return std::nullopt;
     if (!o.resumed_folder.empty()) {
         CHECK_USAGE(o.out.empty() || o.out == o.resumed_folder, "--resume {}: but --out is {}; give one of them",
                     o.resumed_folder, o.out);
         CHECK_USAGE(is_folder(o.resumed_folder), "--resume {}: no such folder", o.resumed_folder);
         o.out = o.resumed_folder;
     }
-    if (o.resume && !o.out.empty()) {
-        if (before_resume) before_resume(o);
-        take_over_config(o, table, family, *given_flags, argc, argv);
-    }
-    o.given_flags = given_flags->by_user;
+    if (o.resume && !o.out.empty() && before_resume) before_resume(o);
+    const bool continues = take_over_config(o, table, family.program(), *given);
+    o.given_flags = given->by_user;
+    o.given_before = given->by_run;
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
-        set_defaults(o, family, *given_flags);
-        check_conflicts(o, *given_flags);
+        if (!continues) set_defaults(o, table);
+        check_conflicts(o, table);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;
     }
     return o;
+}
+
+Json given_json(const ModelFamily& family, const Options& options) {
+    Options copy = options;
+    Json list = Json::array();
+    for (const OptionRow& row : option_table(family, copy).rows)
+        if (row.logged && !row.this_call && copy.is_chosen(row.flag)) list.push_back(row.flag.substr(2));
+    return list;
 }
 
 Json options_json(const ModelFamily& family, const Options& options) {

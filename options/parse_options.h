@@ -21,6 +21,9 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
 // Returns every flag with its resolved value, for config.json.
 Json options_json(const ModelFamily& family, const Options& options);
 
+// Returns the names of the flags that users gave, now or when the run began; the others had their defaults.
+Json given_json(const ModelFamily& family, const Options& options);
+
 // Returns the flags that decide a run's numbers, except --seed and the model's flags, which are described elsewhere.
 Json deciding_options(const ModelFamily& family, const Options& options);
 

@@ -1,15 +1,19 @@
-// What a text sampled from a model begins with, and how its tokens are chosen.
+// What a text sampled from a model begins with, and how its tokens are chosen; and the other flags of generate.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "base/dtype.h"
 
 namespace teon {
 
 class OptionTable;
+struct ModelFamily;
 
 struct SamplingOptions {
     std::string prompt;
@@ -34,5 +38,18 @@ inline int sample_capacity(const SamplingOptions& o, size_t prompt, int context)
     const size_t tokens = std::max(prompt, o.prompt_tokens.size()) + static_cast<size_t>(o.sample_tokens);
     return static_cast<int>(std::min(tokens, static_cast<size_t>(context)));
 }
+
+struct GenerateOptions {
+    std::string checkpoint, tokenizer;
+    SamplingOptions sampling;
+    int64_t seed = -1;  // of the first text; -1: a new one
+    int samples = 1;
+    std::optional<DType> dtype;
+    bool as_tokens = false;
+};
+
+// Parses argv. Throws UsageError with one line. Returns std::nullopt after --help or --version, which it prints.
+std::optional<GenerateOptions> parse_generate_options(const std::vector<ModelFamily>& families, int argc,
+                                                      const char* const* argv);
 
 }  // namespace teon

@@ -105,15 +105,6 @@ std::vector<std::string> changed_data(const Json& before, const Json& now) {
     return changed;
 }
 
-// Returns the value with all members in the order of their keys.
-Json by_key(const Json& value) {
-    if (!value.is_container()) return value;
-    Json result = value.is_object() ? Json::object() : Json::array();
-    for (const Json& item : value.items()) result.push_back(by_key(item));
-    for (const auto& [key, member] : value.members()) result[key] = by_key(member);
-    return result;
-}
-
 const char* length_rule(const ScheduleRow& row) {
     if (!row.fall) return "can change its length";
     return row.holds_peak ? "can change its length only before the decay" : "depends on the length from its first step";
@@ -175,10 +166,10 @@ Json experiment_json(const RunPlan& p) {
 Json config_json(const RunPlan& p, const DeviceInfo& device, const Json& changes) {
     const DecoderConfig& c = p.config;
     Json model = {{"family", c.family}, {"preset", c.preset}, {"parameters", p.params.logical_size()}};
-    model.update(by_key(model_json(p.family->fields, c)));
+    model.update(model_json(p.family->fields, c));
     Json memory = Json::object();
-    for (const auto* part : {&p.memory, &p.host_memory})
-        for (const auto& [name, bytes] : *part) memory[name] = bytes;
+    for (const auto* parts : {&p.memory, &p.host_memory})
+        for (const auto& [part, bytes] : *parts) memory[name_of(part)] = bytes;
     return {{"program", p.family->program()},
             {"version", source_version()},
             {"device",
@@ -187,11 +178,12 @@ Json config_json(const RunPlan& p, const DeviceInfo& device, const Json& changes
               {"memory_bytes", device.total_bytes},
               {"products", linalg_library().name}}},
             {"storage", {{"dtype", name_of(p.run.dtype)}, {"reason", p.dtype_reason}}},
-            {"options", by_key(options_json(*p.family, p.options))},
+            {"options", options_json(*p.family, p.options)},
+            {"given", given_json(*p.family, p.options)},
             {"model", model},
             {"seed", p.options.seed},
-            {"experiment", by_key(experiment_json(p))},
-            {"changes", by_key(changes)},
+            {"experiment", experiment_json(p)},
+            {"changes", changes},
             {"run",
              {{"steps", p.steps},
               {"micro_batch", p.run.B},

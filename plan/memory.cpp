@@ -37,34 +37,34 @@ constexpr int64_t kMpiAllowance = int64_t{64} << 20;
 // Times that differ by less are as good as equal: then the plan that divides less is taken.
 constexpr double kNoLonger = 1.02;
 
-constexpr const char* kMasters = "weights, float masters";
-constexpr const char* kState = "optimizer state";
-constexpr const char* kCheckpoint = "checkpoint being written";
-
-using Memory = std::vector<std::pair<std::string, int64_t>>;
-
 int64_t total(const Memory& memory) {
     int64_t sum = 0;
-    for (const auto& [name, bytes] : memory) sum += bytes;
+    for (const auto& [part, bytes] : memory) sum += bytes;
     return sum;
 }
 
-// Whether --offload keeps this category in the host's memory; on a CPU nothing moves.
-bool is_offloaded(const RunPlan& p, const std::string& name) {
-    return p.options.offload.optimizer && p.is_gpu &&
-           (name == kState || (name == kMasters && p.run.dtype == DType::bf16));
+// Whether --offload keeps this part in the host's memory; on a CPU nothing moves.
+bool is_offloaded(const RunPlan& p, MemoryPart part) {
+    return offloads_optimizer(p.options.offload) && p.is_gpu &&
+           (part == MemoryPart::optimizer_state || (part == MemoryPart::masters && p.run.dtype == DType::bf16));
+}
+
+// "optimizer state 1.50 GiB"
+std::string part_text(MemoryPart part, int64_t bytes) {
+    return fmt::format("{} {}", name_of(part), bytes_text(static_cast<double>(bytes)));
 }
 
 // Returns the memory of parameters, gradients and optimizer state of a rank with this shard.
 Memory parameter_memory(const RunPlan& p, const ParamShard& shard, int64_t state_bytes) {
     const ParamLayouts held(p.params, p.run.dtype, shard);
     const auto weight_bytes = static_cast<int64_t>(size_of(p.run.dtype));
-    Memory memory = {{kMasters, 4 * held.masters.size()},
-                     {"weights, bf16", 2 * held.copy.size()},
-                     {"weights, windows", weight_bytes * held.weight_windows.size()},
-                     {held.sums.size() > 0 ? "gradients, windows" : "gradients, float", 4 * held.gradients.size()},
-                     {"gradients, own sums", 4 * held.sums.size()},
-                     {kState, state_bytes}};
+    Memory memory = {
+        {MemoryPart::masters, 4 * held.masters.size()},
+        {MemoryPart::weight_copy, 2 * held.copy.size()},
+        {MemoryPart::weight_windows, weight_bytes * held.weight_windows.size()},
+        {held.sums.size() > 0 ? MemoryPart::gradient_windows : MemoryPart::gradients, 4 * held.gradients.size()},
+        {MemoryPart::gradient_sums, 4 * held.sums.size()},
+        {MemoryPart::optimizer_state, state_bytes}};
     std::erase_if(memory, [](const auto& part) { return part.second == 0; });
     return memory;
 }
@@ -91,35 +91,36 @@ void plan_fixed_memory(RunPlan& p) {
     const int64_t P = p.params.size();
     const std::vector<int64_t>& state = p.placement.state_bytes;
     p.memory = largest_parameter_memory(p);
-    p.host_memory.clear();
-    for (const auto& part : p.memory)
-        if (is_offloaded(p, part.first)) p.host_memory.push_back(part);
-    std::erase_if(p.memory, [&](const auto& part) { return is_offloaded(p, part.first); });
+    const auto offloaded = std::stable_partition(p.memory.begin(), p.memory.end(),
+                                                 [&](const auto& row) { return !is_offloaded(p, row.first); });
+    p.host_memory.assign(offloaded, p.memory.end());
+    p.memory.erase(offloaded, p.memory.end());
     if (p.ranks > 1 && o.grad_comm_dtype == DType::bf16) {
         const Ownership ownership(p.params, p.optimizer_plan, p.placement, o.optimizer);
         const int64_t bucket_bytes = p.sharding >= Sharding::gradients ? 0 : kBucketBytes;
         const int64_t elements = exchange_elements(gradient_buckets(p.params, ownership, bucket_bytes));
-        p.memory.push_back({"gradients, bf16, being sent", 2 * elements});
+        p.memory.push_back({MemoryPart::sent_gradients, 2 * elements});
     }
     const bool divided = p.sharding != Sharding::none;
-    p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
-    if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
-    if (o.diagnose_every)
-        p.memory.push_back({"alignment of layers, for a moment", diagnostics_bytes(p.params, p.ranks)});
+    p.memory.push_back(
+        {MemoryPart::optimizer_scratch, divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
+    if (o.autotune) p.memory.push_back({MemoryPart::algorithm_search, 4 * largest_gradient(p.params)});
+    if (o.diagnose_every) p.memory.push_back({MemoryPart::alignment, diagnostics_bytes(p.params, p.ranks)});
     if (o.sample_every)
         p.memory.push_back(
-            {"samples",
+            {MemoryPart::samples,
              generator_bytes(p.config, 1, sample_capacity(o.sampling, o.sampling.prompt.size() + 2, p.config.max_T),
                              p.run.dtype)});
     // Rank 0's copy of the masters and of all ranks' state, and the largest tensor once more, in its file's order. On a
     // CPU the host's memory is the device's.
     const int64_t all_state = std::accumulate(state.begin(), state.end(), int64_t{0});
-    (p.is_gpu ? p.host_memory : p.memory).push_back({kCheckpoint, 4 * P + all_state + 4 * largest_gradient(p.params)});
-    p.memory.push_back(p.is_gpu ? std::pair{"CUDA and libraries, allowance", kGpuAllowance}
-                                : std::pair{"program, libraries, allowance", kCpuAllowance});
+    (p.is_gpu ? p.host_memory : p.memory)
+        .push_back({MemoryPart::checkpoint, 4 * P + all_state + 4 * largest_gradient(p.params)});
+    p.memory.push_back(p.is_gpu ? std::pair{MemoryPart::gpu_libraries, kGpuAllowance}
+                                : std::pair{MemoryPart::program, kCpuAllowance});
     if (p.ranks > 1)
-        p.memory.push_back(p.is_gpu ? std::pair{"NCCL, allowance", kNcclAllowance}
-                                    : std::pair{"MPI, allowance", kMpiAllowance});
+        p.memory.push_back(p.is_gpu ? std::pair{MemoryPart::gpu_exchange, kNcclAllowance}
+                                    : std::pair{MemoryPart::exchange, kMpiAllowance});
 }
 
 // FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (base/gpus.h).
@@ -148,7 +149,7 @@ std::vector<Saving> savings(const RunPlan& p) {
     const Options& o = p.options;
     const std::vector<RecomputePlan> plans =
         o.recompute == Recompute::automatic ? recompute_plans(p.config.L) : std::vector<RecomputePlan>{o.recompute};
-    const bool offloads = p.is_gpu && o.offload.activations && o.offload_blocks == 0 && p.config.L > 2;
+    const bool offloads = p.is_gpu && offloads_activations(o.offload) && o.offload_blocks == 0 && p.config.L > 2;
     std::vector<Saving> all;
     for (const RecomputePlan& recompute : plans) {
         int most_blocks = o.offload_blocks;
@@ -224,7 +225,7 @@ bool fit_to_memory(RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
 [[noreturn]] void refuse(const RunPlan& p, int64_t memory_bytes, int64_t fixed_bytes) {
     const int64_t needed_bytes = fixed_bytes + activation_bytes(p, decoder_activations(p.config, p.run));
     std::vector<std::string> parts;
-    for (const auto& [name, bytes] : p.memory) parts.push_back(name + " " + bytes_text(static_cast<double>(bytes)));
+    for (const auto& [part, bytes] : p.memory) parts.push_back(part_text(part, bytes));
     throw UsageError(fmt::format(
         "{} needs {} at --micro-batch {} --recompute {}{}, but only {} are available ({}, the rest activations); {}",
         p.options.model, bytes_text(static_cast<double>(needed_bytes)), p.run.B, text(p.run.recompute),
@@ -244,10 +245,10 @@ std::vector<Sharding> permitted_shardings(const RunPlan& p) {
 // Adds what depends on the run that fit_to_memory() found.
 void plan_activations(RunPlan& p) {
     p.activations = decoder_activations(p.config, p.run);
-    p.memory.push_back({"activations, saved", p.activations.saved_bytes()});
-    p.memory.push_back({"activations, scratch", p.activations.scratch_bytes()});
+    p.memory.push_back({MemoryPart::saved, p.activations.saved_bytes()});
+    p.memory.push_back({MemoryPart::scratch, p.activations.scratch_bytes()});
     if (p.run.offloaded_blocks > 0)
-        (p.is_gpu ? p.host_memory : p.memory).push_back({"activations, offloaded", p.activations.offloaded_bytes()});
+        (p.is_gpu ? p.host_memory : p.memory).push_back({MemoryPart::offloaded, p.activations.offloaded_bytes()});
     p.micro_steps = static_cast<int>(p.options.batch_tokens / p.options.seq_len / p.ranks / p.run.B);
     p.options.micro_batch = p.run.B;
 }
@@ -260,7 +261,8 @@ std::string memory_advice(const RunPlan& p) {
     if (p.run.recompute.others != Recompute::block) ways.push_back("give --recompute block");
     if (p.run.T > 1) ways.push_back("lower --seq-len");
     if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
-    const auto [optimizer, activations] = p.options.offload;
+    const bool optimizer = offloads_optimizer(p.options.offload);
+    const bool activations = offloads_activations(p.options.offload);
     if (p.is_gpu && !optimizer && p.options.optimizer.method != Method::soap)
         ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
     if (p.is_gpu && !activations && p.config.L > 2)
@@ -275,17 +277,15 @@ void check_host_memory(const RunPlan& p, int local_ranks, int64_t available_byte
     if (!p.is_gpu) return;  // p.memory has all
     int64_t bytes = 0;
     std::vector<std::string> parts;
-    for (const auto& [name, part_bytes] : p.host_memory) {
-        const bool of_rank_0 = name == kCheckpoint;
+    for (const auto& [part, part_bytes] : p.host_memory) {
+        const bool of_rank_0 = part == MemoryPart::checkpoint;
         bytes += part_bytes * (of_rank_0 ? 1 : local_ranks);
-        parts.push_back(fmt::format("{} {}{}", name, bytes_text(static_cast<double>(part_bytes)),
-                                    of_rank_0 || local_ranks == 1 ? "" : " of each rank"));
+        parts.push_back(part_text(part, part_bytes) + (of_rank_0 || local_ranks == 1 ? "" : " of each rank"));
     }
     CHECK_USAGE(bytes <= available_bytes,
                 "the run pins {} of the host's memory, of which {} are available ({}); {}use a smaller model",
                 bytes_text(static_cast<double>(bytes)), bytes_text(static_cast<double>(available_bytes)),
-                joined(parts, ", "),
-                p.options.offload.optimizer || p.options.offload.activations ? "leave out --offload or " : "");
+                joined(parts, ", "), p.options.offload != Offload::none ? "leave out --offload or " : "");
 }
 
 int64_t usable_bytes(const DeviceInfo& device, int ranks, int local_ranks) {

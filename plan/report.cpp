@@ -102,7 +102,7 @@ void report_device(const RunPlan& p, ReportLines& line) {
         line("dropout", fmt::format("{:g} of embedding, attention probabilities and branches", c.dropout));
     if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));
-    if (o.offload.activations)
+    if (offloads_activations(o.offload))
         line("offload",
              p.run.offloaded_blocks == 0
                  ? "activations of no block, since all fit"
@@ -121,12 +121,13 @@ void report_device(const RunPlan& p, ReportLines& line) {
 
 std::string memory_text(const RunPlan& p) {
     std::string out = p.ranks > 1 ? "memory of the rank with the most\n" : "memory\n";
-    for (const auto& [name, bytes] : p.memory)
+    const auto line = [&](std::string_view name, int64_t bytes) {
         out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
-    out += fmt::format("  {:<30}{:>12}\n", "total", bytes_text(static_cast<double>(memory_bytes(p))));
+    };
+    for (const auto& [part, bytes] : p.memory) line(name_of(part), bytes);
+    line("total", memory_bytes(p));
     if (!p.host_memory.empty()) out += "memory of the host, pinned, of rank 0\n";
-    for (const auto& [name, bytes] : p.host_memory)
-        out += fmt::format("  {:<30}{:>12}\n", name, bytes_text(static_cast<double>(bytes)));
+    for (const auto& [part, bytes] : p.host_memory) line(name_of(part), bytes);
     return out;
 }
 

@@ -370,7 +370,7 @@ void check_document_mask(const Options& o, const DataSet& data) {
 }
 
 ParamShard shard_of(const RunPlan& p, int rank) {
-    ParamShard shard = {.offload = p.options.offload.optimizer};
+    ParamShard shard = {.offload = offloads_optimizer(p.options.offload)};
     if (p.ranks == 1) return shard;
     shard.sharding = p.sharding;
     shard.own_parts = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);

@@ -16,6 +16,53 @@
 
 namespace teon {
 
+// What the memory of a run is for.
+enum class MemoryPart {
+    masters,
+    weight_copy,
+    weight_windows,
+    gradients,
+    gradient_windows,
+    gradient_sums,
+    sent_gradients,
+    optimizer_state,
+    optimizer_scratch,
+    algorithm_search,
+    alignment,
+    samples,
+    checkpoint,
+    gpu_libraries,
+    program,
+    gpu_exchange,
+    exchange,
+    saved,
+    scratch,
+    offloaded
+};
+template <>
+inline constexpr auto kEnumNames<MemoryPart> =
+    enum_names<MemoryPart>({{MemoryPart::masters, "weights, float masters"},
+                            {MemoryPart::weight_copy, "weights, bf16"},
+                            {MemoryPart::weight_windows, "weights, windows"},
+                            {MemoryPart::gradients, "gradients, float"},
+                            {MemoryPart::gradient_windows, "gradients, windows"},
+                            {MemoryPart::gradient_sums, "gradients, own sums"},
+                            {MemoryPart::sent_gradients, "gradients, bf16, being sent"},
+                            {MemoryPart::optimizer_state, "optimizer state"},
+                            {MemoryPart::optimizer_scratch, "optimizer scratch"},
+                            {MemoryPart::algorithm_search, "algorithm search, for a moment"},
+                            {MemoryPart::alignment, "alignment of layers, for a moment"},
+                            {MemoryPart::samples, "samples"},
+                            {MemoryPart::checkpoint, "checkpoint being written"},
+                            {MemoryPart::gpu_libraries, "CUDA and libraries, allowance"},
+                            {MemoryPart::program, "program, libraries, allowance"},
+                            {MemoryPart::gpu_exchange, "NCCL, allowance"},
+                            {MemoryPart::exchange, "MPI, allowance"},
+                            {MemoryPart::saved, "activations, saved"},
+                            {MemoryPart::scratch, "activations, scratch"},
+                            {MemoryPart::offloaded, "activations, offloaded"}});
+using Memory = std::vector<std::pair<MemoryPart, int64_t>>;  // bytes of each
+
 struct RunPlan {
     const ModelFamily* family = nullptr;
     Options options;  // resolved
@@ -39,8 +86,7 @@ struct RunPlan {
     Sharding sharding = Sharding::optimizer;
     int micro_steps = 1;  // gradient accumulation: micro-batches per step and rank
     ActivationPlan activations;
-    // Bytes of the process by category: on the device and, for a GPU, in the host's pinned memory.
-    std::vector<std::pair<std::string, int64_t>> memory, host_memory;
+    Memory memory, host_memory;  // of the process: on the device and, for a GPU, in the host's pinned memory
 };
 
 // Plans everything except memory. Throws UsageError with one line if the run cannot work.

@@ -116,7 +116,7 @@ StepTime step_time(const RunPlan& p, const GpuRates& gpu) {
     const bool bf16 = p.run.dtype == DType::bf16;
     t.update = ((bf16 ? 18 : 16) * elements + 2 * state) / gpu.memory + flops / (gpu.products * side / (side + kHalfK));
     // State, and masters if they are not the weights, in both directions at once.
-    if (p.options.offload.optimizer) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
+    if (offloads_optimizer(p.options.offload)) t.pcie = ((bf16 ? 4 : 0) * elements + state) / gpu.pcie;
     // A block's activations are copied while other blocks compute. The first and the last block of a pass hide nothing.
     t.copies_each_way = M * static_cast<double>(p.activations.offloaded_bytes()) / gpu.pcie;
     const double computes = t.products + t.attention + t.passes;

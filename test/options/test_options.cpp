@@ -56,12 +56,16 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--optimizer", "muon", "--teon-k", "2"}, {"--teon-k", "--optimizer teon"}},
     {{"--optimizer", "teon", "--teon-roles", "q,z"}, {"--teon-roles z", "mlp-up"}},
     {{"--optimizer", "teon", "--teon-roles", "mlp-gate"}, {"mlp-gate"}},
-    {{"--optimizer", "teon", "--ortho", "svd", "--ns-steps", "5"}, {"--ns-steps", "Newton-Schulz"}},
+    {{"--optimizer", "teon", "--ortho", "svd", "--ns-steps", "5"}, {"--ns-steps", "without --ortho jordan, you"}},
     {{"--optimizer", "muon", "--lr-scale", "bias=1"}, {"--lr-scale bias"}},
     {{"--constant-ratio", "0.4"}, {"--constant-ratio", "constant-linear or constant-sqrt"}},
-    {{"--keep-every", "100"}, {"--keep-every", "--keep-last"}},
+    {{"--keep-every", "100"},
+     {"--keep-every has no meaning without --keep-last N; give that, or leave out --keep-every"}},
+    {{"--neuron-beta2", "0.9", "--optimizer", "muon"}, {"--neuron-beta2", "--neuron-norm or --optimizer normuon"}},
+    {{"--offload-blocks", "3", "--offload", "optimizer"}, {"--offload-blocks", "--offload activations or all"}},
     {{"--resume"}, {"--resume", "--out"}},
     {{"--prompt", "x"}, {"--prompt", "--sample-every"}},
+    {{"--top-p", "0.9"}, {"--top-p", "--sample-every"}},
     {{"--sample-every", "5", "--prompt-tokens", "1,x"}, {"--prompt-tokens x", "15496,995"}},
     {{"--hellaswag", "x"}, {"--hellaswag", "--eval-only"}},
     {{"--eval-only"}, {"--eval-only", "--init-from"}},
@@ -87,7 +91,8 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--out", "a", "--out", "b"}, {"--out: given 2 times (a, b)"}},
     {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
     {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
-    {{"--schedule", "constant", "--min-lr-ratio", "0.5"}, {"--min-lr-ratio has no meaning", "decays"}},
+    {{"--schedule", "constant", "--min-lr-ratio", "0.5"},
+     {"--min-lr-ratio has no meaning", "--schedule cosine, linear"}},
     {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
     {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
     {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
@@ -248,6 +253,7 @@ TEST_CASE("options/options: a config file sets what the command line does not") 
         {"layers = true\n", "line 1: layers takes a number, not true"},
         {"data = true\n", "line 1: data takes a text, a number or a list, not true"},
         {"out = 5\n", "line 1: out takes a text in quotes, not 5"},
+        {"out = \"a\\u0000b\"\n", "line 1: out holds the character NUL"},
         {"nesterov = 1\n", "line 1: nesterov takes true or false, not 1"},
         {"time-limit = true\n", "line 1: time-limit takes seconds"},
         {"leyers = 3\n", "line 1: there is no flag 'leyers'; did you mean --layers?"},
@@ -300,9 +306,14 @@ struct SavedRun {
     const std::string path = folder / "config.json";
 
     void save(const std::vector<std::string>& flags, const char* program = "train_gpt2") const {
-        const Json j = {{"program", program}, {"options", options_json(kGpt2, *parse(flags))}};
-        std::ofstream(path) << json_text(j, {.indent = 2});
+        const Options o = *parse(flags);
+        write({{"program", program}, {"options", options_json(kGpt2, o)}, {"given", given_json(kGpt2, o)}});
     }
+    // As today's main and version 0.2.0 wrote it: without the flags that were given.
+    void save_as_before(const std::vector<std::string>& flags) const {
+        write({{"program", "train_gpt2"}, {"options", options_json(kGpt2, *parse(flags))}});
+    }
+    void write(const Json& config) const { std::ofstream(path) << json_text(config, {.indent = 2}); }
 };
 
 }  // namespace
@@ -397,9 +408,61 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
     REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->adamw_lr == 0.02f);
-    // A learning rate that happens to be another optimizer's default is kept.
+    // A learning rate that happens to be an optimizer's default is kept if it was given.
     run.save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
+    run.save({"--data", "x", "--lr", "3e-4"});
+    REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 3e-4f);
+}
+
+TEST_CASE("options/options: config.json lists the flags that were given, also before a run was resumed") {
+    const SavedRun run;
+    const auto given = [](const Options& o) { return given_json(kGpt2, o); };
+    run.save(words("--data x --lr 0.1 --eval-every 5 --out elsewhere --layers 3"));
+    REQUIRE(read_json(run.path)["given"] == Json::array({"layers", "data", "lr", "eval-every"}));
+    REQUIRE(given(*parse({"--resume", "--out", run.folder.path(), "--log-every", "2"})) ==
+            Json::array({"layers", "data", "lr", "eval-every", "log-every"}));
+    REQUIRE(given(*parse({"--config", run.path, "--seed", "2"})) ==
+            Json::array({"layers", "data", "lr", "seed", "eval-every"}));
+    const std::string toml = run.folder / "run.toml";
+    std::ofstream(toml) << "data = \"x\"\nbeta1 = 0.5\n";
+    REQUIRE(given(*parse({"--config", toml})) == Json::array({"data", "beta1"}));
+}
+
+TEST_CASE("options/options: all values of a config.json without that list count as given") {
+    const SavedRun run;
+    run.save_as_before({"--data", "x"});
+    const Options muon = *parse({"--config", run.path, "--optimizer", "muon"});
+    REQUIRE(muon.optimizer.lr == info_of(Method::adamw).lr);
+    REQUIRE(muon.adamw_lr == info_of(Method::adamw).lr);
+    REQUIRE(parse({"--config", run.path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.1);
+    REQUIRE(parse({"--config", run.path, "--lr", "0.1"})->adamw_lr == 0.1f);  // AdamW has one rate
+}
+
+TEST_CASE("options/options: a resumed run keeps its values, whatever their defaults have become") {
+    const SavedRun run;
+    for (const bool has_list : {true, false}) {
+        INFO(has_list);
+        run.save(words("--data x --optimizer muon --schedule cosine"));
+        Json config = read_json(run.path);
+        if (!has_list) config.erase("given");
+        // None is the default of this version. Version 0.2.0 resolved --adamw-lr to --lr.
+        Json& options = config["options"];
+        for (const char* flag : {"lr", "adamw-lr", "beta1", "beta2", "adamw-weight-decay", "min-lr-ratio"})
+            options[flag] = 0.25;
+        options["ns-steps"] = 9;
+        run.write(config);
+        const Options o = *parse({"--resume", "--out", run.folder.path()});
+        REQUIRE(o.config_fault == "");
+        REQUIRE(changed_options(kGpt2, options, o).empty());
+        REQUIRE(o.optimizer.lr == 0.25f);
+        REQUIRE(o.adamw_lr == 0.25f);
+        REQUIRE(o.optimizer.beta1 == 0.25f);
+        REQUIRE(o.optimizer.beta2 == 0.25f);
+        REQUIRE(o.optimizer.adamw_weight_decay == 0.25f);
+        REQUIRE(o.schedule.min_lr_ratio == 0.25);
+        REQUIRE(o.optimizer.ns_steps == 9);
+    }
 }
 
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {

@@ -9,9 +9,9 @@
 
 #include "model/decoder.h"
 #include "model/families.h"
-#include "runtime/cuda/known_gpus.h"
 #include "plan/report.h"
 #include "plan/step_time.h"
+#include "runtime/cuda/known_gpus.h"
 #include "runtime/linalg/library.h"
 #include "test/support/catch.h"
 #include "test/support/json.h"
@@ -159,9 +159,13 @@ TEST_CASE("plan/run_plan: AdamW's rate beside another optimizer follows the widt
     // A run's own default follows the model of the run that takes it over; a given rate, or an older version's, stays.
     TempDir folder;
     const auto taken_over = [&](const std::string& flags, Json rate = {}) {
-        Json options = options_json(kGpt2, plan(kGpt2, "--optimizer muon " + flags).options);
-        if (!rate.is_null()) options["adamw-lr"] = rate;
-        std::ofstream(folder / "config.json") << json_text({{"program", "train_gpt2"}, {"options", options}});
+        const Options o = plan(kGpt2, "--optimizer muon " + flags).options;
+        Json config = {{"program", "train_gpt2"}, {"options", options_json(kGpt2, o)}};
+        if (rate.is_null())
+            config["given"] = given_json(kGpt2, o);
+        else
+            config["options"]["adamw-lr"] = rate;
+        std::ofstream(folder / "config.json") << json_text(config);
         return rate_of_config(folder / "config.json");
     };
     REQUIRE(taken_over("--channels 384 --heads 6") == 4.8e-3f);  // 3e-4 x 3072 / 192
@@ -353,9 +357,9 @@ TEST_CASE("plan/run_plan: a run that resumes keeps the rows of the head that are
 
 TEST_CASE("plan/run_plan: samples take the memory of their length, not of the model's context") {
     const auto samples = [](int T) {
-        for (const auto& [name, bytes] :
+        for (const auto& [part, bytes] :
              planned(fmt::format("--steps 9 --seq-len {} --sample-every 5", T), kLlama).memory)
-            if (name == "samples") return bytes;
+            if (part == MemoryPart::samples) return bytes;
         return int64_t{0};
     };
     REQUIRE(samples(1024) > 0);
@@ -387,8 +391,7 @@ TEST_CASE("plan/run_plan: offloads no more blocks than the memory demands, and h
     const int blocks = plan.run.offloaded_blocks;
     REQUIRE((blocks > 1 && blocks <= plan.config.L - 2));
     REQUIRE(memory_bytes(plan) <= int64_t{42} << 30);
-    REQUIRE(plan.host_memory.back() ==
-            std::pair{std::string("activations, offloaded"), plan.activations.offloaded_bytes()});
+    REQUIRE(plan.host_memory.back() == std::pair{MemoryPart::offloaded, plan.activations.offloaded_bytes()});
     REQUIRE(contains(plan_report(plan), fmt::format("offload     activations of {} of 24 blocks (the fewest", blocks)));
     DecoderRun less = plan.run;
     --less.offloaded_blocks;

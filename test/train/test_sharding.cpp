@@ -33,8 +33,9 @@ RunPlan plan_of(int ranks, const char* sharding, const char* optimizer, const ch
 // offloaded tensors and the buffers for checkpoints, which are in host memory.
 int64_t planned_bytes(const RunPlan& plan) {
     int64_t sum = 0;
-    for (const auto& [name, bytes] : plan.memory)
-        if (!name.ends_with("allowance") && !name.ends_with("offloaded") && !name.starts_with("checkpoint"))
+    for (const auto& [part, bytes] : plan.memory)
+        if (part != MemoryPart::program && part != MemoryPart::exchange && part != MemoryPart::offloaded &&
+            part != MemoryPart::checkpoint)
             sum += bytes;
     return sum;
 }
@@ -126,15 +127,15 @@ TEST_CASE("train/sharding: --offload keeps masters and optimizer state off the d
             INFO(dtype << ", " << optimizer);
             RunPlan plan = plan_of(1, "none", optimizer, dtype, "float");
             const auto used = [&](bool offload) {
-                plan.options.offload.optimizer = offload;
+                plan.options.offload = offload ? Offload::optimizer : Offload::none;
                 const size_t before = device_bytes_in_use();
                 const std::unique_ptr<Model> model = make_decoder(plan.config, plan.run, ctx, shard_of(plan, 0));
                 const Optimizer opt(model->params(), plan.optimizer_plan, plan.placement, plan.options.optimizer, ctx);
                 return static_cast<int64_t>(device_bytes_in_use() - before);
             };
             int64_t offloaded = 0;
-            for (const auto& [name, bytes] : plan.memory)
-                if (name == "optimizer state" || (name == "weights, float masters" && dtype[0] == 'b'))
+            for (const auto& [part, bytes] : plan.memory)
+                if (part == MemoryPart::optimizer_state || (part == MemoryPart::masters && dtype[0] == 'b'))
                     offloaded += bytes;
             REQUIRE(offloaded > 0);
             // The momentum of each stack is aligned to 256 bytes.
