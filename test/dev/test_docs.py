@@ -110,7 +110,7 @@ class CommandsTest(Case):
     @classmethod
     def setUpClass(cls):
         cls.folder = temporary_folder(cls.addClassCleanup)
-        for name in ("scripts", "bench", "test", "experiments", "Makefile"):
+        for name in ("scripts", "dev", "bench", "test", "experiments", "Makefile"):
             if (ROOT / name).exists():
                 (cls.folder / name).symlink_to(ROOT / name)
         for program in PROGRAMS:
@@ -233,7 +233,8 @@ class CommandsTest(Case):
         for program in PROGRAMS:
             known.update(re.findall(r"--[a-z][\w-]*", self.run_words([f"./{program}", "--help-all"])))
         for script in [*ROOT.glob("scripts/*.py"), *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/launch/*"),
-                       *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py",
+                       *ROOT.glob("bench/*.py"), *ROOT.glob("dev/*.py"),
+                       *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py",
                        ROOT / "gpusim/model-gpu", ROOT / "gpusim/foreign/foreign.py"]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
@@ -274,9 +275,10 @@ class TextTest(Case):
                     self.assertLessEqual(len(shown), 100, f"{page.name}: {line}")
 
     def test_pages_that_sources_name_exist(self):
-        for pattern in ("*/*.h", "*/*.cpp", "*/*.cu", "*.cu", "*/*.sh", "*/*.py"):
+        for pattern in ("*.cu", *(f"{depth}/*.{kind}" for depth in ("*", "*/*")
+                                  for kind in ("h", "cpp", "cu", "sh", "py"))):
             for path in ROOT.glob(pattern):
-                if path.parent.name not in ("build", "runs"):
+                if path.relative_to(ROOT).parts[0] not in ("build", "runs", "test"):
                     for name in re.findall(r"(?<![\w<])((?:docs/)?[A-Za-z_]+\.md)\b", path.read_text(errors="replace")):
                         self.assertTrue((ROOT / name).exists() or (path.parent / name).exists()
                                         or name in ("compare.md", "report.md"),
