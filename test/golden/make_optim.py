@@ -6,7 +6,7 @@ weights after ten steps.
   torch.*   torch.optim.Muon (Newton-Schulz in bfloat16, Jordan's coefficients). Its `spectral_unclamped` learning rate
             is sqrt(m / n) here. Its momentum is an average, here it is a sum; the normalization removes the difference
   teon.*    the update of arXiv 2601.23261, algorithm 1, written out below in float64
-Needs scripts/requirements-dev.txt. The fixture is committed, so running the tests does not need it.
+Needs dev/requirements-dev.txt. The fixture is committed, so running the tests does not need it.
 """
 
 import math
