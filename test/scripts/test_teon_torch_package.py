@@ -133,7 +133,8 @@ class TorchTestsTest(Case):
         (here / "test").mkdir(parents=True)
         shutil.copy(ROOT / "test/torch_tests.sh", here / "test")
         (here / "test/scripts").symlink_to(ROOT / "test/scripts")
-        (here / "scripts").symlink_to(ROOT / "scripts")
+        for name in ("scripts", "dev"):
+            (here / name).symlink_to(ROOT / name)
 
     def run_tests(self, **environment):
         script = self.folder / "checkout/test/torch_tests.sh"
