@@ -1,6 +1,6 @@
 // The description of an optimizer: its rule for single elements, whether it orthogonalizes the hidden matrices, and its
-// defaults. Plans, memory, placement on ranks, checkpoints and --help derive from its row in methods.cpp. A new optimizer
-// needs a rule, an enumerator (optimizer_options.h) and a row.
+// defaults. Plans, memory, placement on ranks, checkpoints and --help derive from its row in methods.cpp. A new
+// optimizer needs a rule, an enumerator (optimizer_options.h) and a row.
 #pragma once
 
 #include <cstdint>

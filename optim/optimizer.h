@@ -1,6 +1,6 @@
-// The optimizer's interface for training: the state and the step that follow from a plan (optimizer_plan.h). All methods
-// use this class and differ in their plans: parameters that are updated element by element (methods.h), and stacks of K
-// matrices of one role that are updated together (stack_updater.h).
+// The optimizer's interface for training: the state and the step that follow from a plan (optimizer_plan.h). All
+// methods use this class and differ in their plans: parameters that are updated element by element (methods.h), and
+// stacks of K matrices of one role that are updated together (stack_updater.h).
 #pragma once
 
 #include <cstdint>

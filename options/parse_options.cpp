@@ -253,7 +253,9 @@ Json deciding_options(const ModelFamily& family, const Options& options) {
 }
 
 std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options) {
-    for (const auto& [key, value] : saved.members()) check_not_removed(key, value, "--resume: the checkpoint");
+    for (const auto& [key, value] : saved.members())
+        if (const std::string removed = why_removed(key, value); !removed.empty())
+            throw UsageError("--resume: the checkpoint's " + removed);
     Options copy = options;
     std::vector<std::string> changed;
     for (const OptionRow& row : option_table(family, copy).rows) {

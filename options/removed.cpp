@@ -1,9 +1,9 @@
 #include "options/removed.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
-
-#include "base/check.h"
 
 namespace teon {
 
@@ -27,10 +27,11 @@ constexpr Removed kRemoved[] = {
 
 }  // namespace
 
-void check_not_removed(std::string_view key, const Json& value, const std::string& where) {
+std::string why_removed(std::string_view key, const Json& value) {
     for (const Removed& r : kRemoved)
-        CHECK_USAGE(r.key != key || r.value != json_text(value), "{}: {} {} was removed after version {}; {}", where,
-                    key, r.value, r.version, r.instead);
+        if (r.key == key && r.value == json_text(value))
+            return fmt::format("{} {} was removed after version {}; {}", key, r.value, r.version, r.instead);
+    return "";
 }
 
 bool is_removed_flag(std::string_view key) {

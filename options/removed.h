@@ -8,8 +8,8 @@
 
 namespace teon {
 
-// Throws UsageError, which begins with `where`, if this version lacks the value that an option had.
-void check_not_removed(std::string_view key, const Json& value, const std::string& where);
+// Returns that this version lacks the value that an option had, and what to use; "" if it has it.
+std::string why_removed(std::string_view key, const Json& value);
 bool is_removed_flag(std::string_view key);
 
 }  // namespace teon

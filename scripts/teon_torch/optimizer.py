@@ -72,8 +72,8 @@ class Teon(torch.optim.Optimizer):
     before anything is sent, if ranks are about to update different matrices."""
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
-                 ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", rms_match=False, normalize_slices=False,
-                 parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
+                 ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", rms_match=False,
+                 normalize_slices=False, parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
                  neuron_norm=False, neuron_beta2=0.95, cautious_weight_decay=False, maximize=False, capturable=False,
                  process_group=None, shard="none"):
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,

@@ -391,7 +391,6 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path})->optimizer.ns_steps == 7);
     REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 2.0f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_weight_decay == 0.1f);
-    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.ns_steps == OptimizerOptions().ns_steps);
     run.save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
     REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
@@ -399,6 +398,33 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     // A learning rate that happens to be another optimizer's default is kept.
     run.save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
+}
+
+TEST_CASE("options/options: a run that used what was removed is refused with what to use; one that did not is read") {
+    const SavedRun run;
+    const Json options = options_json(kGpt2, *parse(words("--data x --optimizer muon --steps 70")));
+    const auto read = [&](const Json& old, std::vector<std::string> flags) {
+        Json all = options;
+        all.update(old);
+        std::ofstream(run.path) << json_text({{"program", "train_gpt2"}, {"options", all}});
+        return error_of<UsageError>([&] { parse(flags); });
+    };
+    const std::vector<std::string> config = {"--config", run.path};
+    const std::vector<std::string> resume = {"--resume", "--out", run.folder.path()};
+    const Json unused = {{"soap-frequency", 10}, {"soap-max-dim", 10000}, {"ns-aol", false}};
+    const std::pair<Json, const char*> removed[] = {
+        {{{"optimizer", "soap"}},
+         "optimizer \"soap\" was removed after version 0.2.0; use --optimizer muon or normuon"},
+        {{{"ortho", "you6"}}, "ortho \"you6\" was removed after version 0.2.0; use --ortho you or polar-express"},
+        {{{"ns-aol", true}}, "ns-aol true was removed after version 0.2.0; leave it out"}};
+    for (const auto& flags : {config, resume}) {
+        REQUIRE(read(unused, flags) == "");
+        for (const auto& [old, message] : removed) REQUIRE(contains(read(old, flags), message));
+    }
+    for (const auto& [old, message] : removed)  // without config.json, the checkpoint says so
+        REQUIRE(
+            contains(error_of<UsageError>([&] { changed_options(kGpt2, old, *parse(words("--data x"))); }), message));
+    REQUIRE(read({{"optimizer", "soap"}}, {"--config", run.path, "--optimizer", "normuon"}) == "");
 }
 
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {

@@ -38,7 +38,7 @@ class SameResult(Ranks):
                 self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
 
     def test_state_of_any_shape_is_gathered_for_checkpoints(self):
-        """The state of matrices and of their rows. AdamW's is larger than the parameters: ranks collect it in pieces."""
+        """Of matrices and of their rows; AdamW's is larger than the parameters: ranks collect it in pieces."""
         for optimizer in ("adamw", "normuon"):
             with self.subTest(optimizer):
                 self.check_gathered("--optimizer", optimizer, "--checkpoint-every", "6", "--dtype", "float")

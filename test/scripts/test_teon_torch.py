@@ -201,6 +201,20 @@ class TorchOptimizerTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "size of optimizer's group"):
             teon_torch.Teon([matrix(), matrix()]).load_state_dict(state)
 
+    def test_a_state_with_an_option_that_was_removed_is_refused_unless_it_was_off(self):
+        _, optimizer = self.run_steps()
+        for name, value, message in (("ns_aol", False, None), ("ns_aol", True, "ns_aol, which was removed after"),
+                                     ("ortho", "you6", "ortho is 'you6'; expected svd, jordan, you, polar-express")):
+            state = copy.deepcopy(optimizer.state_dict())
+            state["param_groups"][0][name] = value
+            fresh = teon_torch.Teon([matrix()])
+            if message:
+                with self.assertRaisesRegex(ValueError, message):
+                    fresh.load_state_dict(state)
+            else:
+                fresh.load_state_dict(state)
+                self.assertNotIn(name, fresh.param_groups[0])
+
     def test_closure(self):
         p = matrix()
         optimizer = teon_torch.Teon([p], lr=.1)

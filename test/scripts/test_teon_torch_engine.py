@@ -2,7 +2,6 @@
 dev/run_tests.py test/scripts/test_teon_torch_engine.py"""
 import random
 import re
-import unittest
 
 from testing import BUILD, Case, needs, write_shards
 from torch_models import gpt2, torch, transformers
