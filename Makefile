@@ -50,7 +50,7 @@ LIBRARY   := $(wildcard $(SOURCES:%=%/*.cu) $(SOURCES:%=%/*.cpp))
 # large ones, and those whose unnamed functions are called as their neighbours' are. $(call fives,GROUP,FILES) returns
 # the groups as files, and sets FILES_<group>.
 APART     := options/version.cpp runtime/cuda/exchange.cpp runtime/linalg/tiles.cpp cpu/cgroup.cpp cpu/nccl.cpp \
-             cpu/system_memory.cpp optim/soap.cpp \
+             cpu/system_memory.cpp \
              kernels/activation.cu kernels/attention/rows.cu kernels/attention/tiled.cu kernels/norm.cu \
              kernels/optimizers/teon.cu
 fives      = $(if $2,$(eval FILES_$1$(words $3 x) := $(wordlist 1,5,$2))$1$(words $3 x).cpp \

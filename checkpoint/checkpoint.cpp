@@ -336,11 +336,9 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
         }
     }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
-    std::vector<StateTensor> expected = state;
-    std::erase_if(expected, [&](const StateTensor& t) { return t.may_be_absent && !saved.find(t.name); });
-    CHECK(saved.tensors().size() == expected.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
+    CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());
-    for (const StateTensor& t : expected) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
+    for (const StateTensor& t : state) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
 }
 
 }  // namespace teon

@@ -21,7 +21,6 @@
 #include "kernels/norm.h"
 #include "kernels/optimizers/adamw.h"
 #include "kernels/optimizers/lion.h"
-#include "kernels/optimizers/soap.h"
 #include "kernels/optimizers/teon.h"
 #include "kernels/qk_norm.h"
 #include "kernels/reduce.h"

@@ -2,6 +2,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "optim/methods.h"
 #include "options/optimizer_flags.h"
 #include "runtime/cuda/known_gpus.h"
 
@@ -130,12 +131,13 @@ void add_run_flags(OptionTable& t, Options& o) {
               "end the run after this many evaluations in a row without a lower validation loss; 0: never");
     t.integer("--log-every", o.log_every, 1, kMaxInt, "steps between console lines");
     t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
-              "steps between measurements of singular vector alignment; 0: never");
+              "steps between measurements of singular vector alignment; 0: never")
+        .methods = [](const MethodInfo& m) { return m.orthogonalizes; };
     t.choice(
         "--graphs", o.graphs, {{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
-        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
-        "--optimizer soap); auto: on a GPU");
+        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd); "
+        "auto: on a GPU");
     t.choice(
         "--kernels", o.kernels,
         "on a GPU: the fastest kernels for it, each of which may start while the one before it ends; the same, one "

@@ -24,6 +24,8 @@ std::optional<double> parse_number(std::string_view text);
 // The seconds in 3600, 90s, 45m, 23h50m or 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
+struct MethodInfo;  // an optimizer (optim/methods.h)
+
 struct OptionRow {
     std::string group, flag, type, help, default_text;
     std::function<void(const std::string&)> set;  // throws UsageError
@@ -33,6 +35,12 @@ struct OptionRow {
     bool fixed = true;       // a resumed run must have the value that it began with
     bool this_call = false;  // applies to this call, not to the run: never taken from a run's config.json
     bool logged = true;      // in a run's config.json
+    bool (*methods)(const MethodInfo&) = nullptr;  // whether an optimizer has the flag; nullptr: all have
+
+    OptionRow& of(bool (*which)(const MethodInfo&)) {
+        methods = which;
+        return *this;
+    }
 };
 
 // The names of a field's values. A value is an enum, a bool or another type that converts to an int and back, or an
@@ -59,10 +67,11 @@ class OptionTable {
 public:
     std::vector<OptionRow> rows;
 
-    // Sets the group of the rows that follow, and their default for `fixed`.
-    void group(std::string name, bool fixed = true) {
+    // Sets the group of the rows that follow, and their defaults for `fixed` and `methods`.
+    void group(std::string name, bool fixed = true, bool (*methods)(const MethodInfo&) = nullptr) {
         group_ = std::move(name);
         fixed_ = fixed;
+        methods_ = methods;
     }
 
     // An integer in [lo, hi].
@@ -141,6 +150,7 @@ private:
 
     std::string group_;
     bool fixed_ = true;
+    bool (*methods_)(const MethodInfo&) = nullptr;
 };
 
 // The flags that were set; the others have their defaults.

@@ -8,12 +8,12 @@
 
 #include "checkpoint/published_model.h"
 #include "files/json.h"
-#include "options/sampling_options.h"
 #include "model/activation_plan.h"
 #include "model/family.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_options.h"
 #include "optim/schedule.h"
+#include "options/sampling_options.h"
 #include "runtime/cuda/device.h"
 
 namespace teon {

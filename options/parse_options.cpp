@@ -11,16 +11,17 @@
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
+#include "options/removed.h"
 
 namespace teon {
 
 namespace {
 
 // "muon, normuon or teon"
-std::string methods_with(std::string_view flag) {
+std::string methods_with(const OptionRow& row) {
     std::vector<std::string_view> names;
     for (const MethodInfo& m : methods())
-        if (has_flag(m, flag)) names.push_back(name_of(m.method));
+        if (row.methods(m)) names.push_back(name_of(m.method));
     const std::string_view last = names.back();
     names.pop_back();
     return names.empty() ? std::string(last) : fmt::format("{} or {}", joined(names, ", "), last);
@@ -49,22 +50,21 @@ const FollowingDefault kFollowingDefaults[] = {
     {"--lr", [](Options& o, int) { o.optimizer.lr = info_of(o.optimizer.method).lr; }},
     {"--beta1", [](Options& o, int) { o.optimizer.beta1 = info_of(o.optimizer.method).beta1; }},
     {"--beta2", [](Options& o, int) { o.optimizer.beta2 = info_of(o.optimizer.method).beta2; }},
-    {"--ns-steps",
-     [](Options& o, int) { o.optimizer.ns_steps = o.optimizer.ns_aol ? 4 : OptimizerOptions().ns_steps; }},
     {"--adamw-lr",
      [](Options& o, int channels) {
          o.adamw_lr.reset();
          if (channels > 0) o.adamw_lr = default_adamw_lr(channels);
-         if (!has_flag(info_of(o.optimizer.method), "--adamw-lr")) o.adamw_lr = o.optimizer.lr;
+         if (!info_of(o.optimizer.method).orthogonalizes) o.adamw_lr = o.optimizer.lr;
      }},
     {"--adamw-weight-decay", [](Options& o, int) { o.optimizer.adamw_weight_decay = o.optimizer.weight_decay; }},
     {"--min-lr-ratio", [](Options& o, int) { o.min_lr_ratio = row_of(o.schedule.kind).min_lr_ratio; }},
 };
 
 // Whether only other optimizers have the flag.
-bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
-    return !has_flag(method, flag) &&
-           std::any_of(methods().begin(), methods().end(), [&](const MethodInfo& m) { return has_flag(m, flag); });
+bool is_of_other_methods(const OptionRow& row, Method method) { return row.methods && !row.methods(info_of(method)); }
+
+const OptionRow& row_of(const OptionTable& table, std::string_view flag) {
+    return *std::find_if(table.rows.begin(), table.rows.end(), [&](auto& row) { return row.flag == flag; });
 }
 
 // Returns the flags of kFollowingDefaults whose value in a run's config.json is the default that followed there. That
@@ -76,29 +76,29 @@ std::set<std::string> defaults_in_run(const ModelFamily& family, const FlagsGive
     const OptionTable table = option_table(family, with_default);
     std::set<std::string> flags;
     for (const FollowingDefault& f : kFollowingDefaults) {
-        const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](auto& r) { return r.flag == f.flag; });
+        const OptionRow& row = row_of(table, f.flag);
         with_default = run;
-        const Json value = row->get();
+        const Json value = row.get();
         f.set(with_default, std::max(channels_of(family, run), 1));
-        if (!given_flags.by_run.count(f.flag) || value == row->get()) flags.insert(f.flag);
+        if (!given_flags.by_run.count(f.flag) || value == row.get()) flags.insert(f.flag);
     }
     return flags;
 }
 
 // Sets defaults that follow from other flags. If a run's config.json is read, a flag that had its default there takes
 // the default that follows here, from values that may differ.
-void set_defaults(Options& o, const ModelFamily& family, const FlagsGiven& given_flags) {
-    const MethodInfo& method = info_of(o.optimizer.method);
+void set_defaults(Options& o, const ModelFamily& family, const OptionTable& table, const FlagsGiven& given_flags) {
     const std::set<std::string> followed = defaults_in_run(family, given_flags);
     for (const FollowingDefault& f : kFollowingDefaults)
-        if (is_of_other_methods(method, f.flag) || (!given_flags.count(f.flag) && followed.count(f.flag))) f.set(o, 0);
+        if (is_of_other_methods(row_of(table, f.flag), o.optimizer.method) ||
+            (!given_flags.count(f.flag) && followed.count(f.flag)))
+            f.set(o, 0);
     o.schedule.min_lr_ratio = *o.min_lr_ratio;
 }
 
 // Throws UsageError if flags exclude or need one another, and clears values that given flags replace.
-void check_conflicts(Options& o, const FlagsGiven& given_flags) {
+void check_conflicts(Options& o, const OptionTable& table, const FlagsGiven& given_flags) {
     OptimizerOptions& opt = o.optimizer;
-    const MethodInfo& method = info_of(opt.method);
     std::vector<std::string> lengths;
     for (const char* flag : {"--steps", "--tokens", "--epochs"})
         if (given_flags.count(flag)) lengths.push_back(flag);
@@ -127,16 +127,12 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    for (const MethodInfo& other : methods())
-        for (const std::string_view flag : other.flags)
-            CHECK_USAGE(!given_flags.count(std::string(flag)) || has_flag(method, flag),
-                        "{} has no meaning without --optimizer {}", flag, methods_with(flag));
-    needs({"--ns-steps", "--ns-form", "--ns-aol", "--ns-dtype"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
+    for (const OptionRow& row : table.rows)
+        CHECK_USAGE(!given_flags.count(row.flag) || !is_of_other_methods(row, opt.method),
+                    "{} has no meaning without --optimizer {}", row.flag, methods_with(row));
+    needs({"--ns-steps", "--ns-form", "--ns-dtype"}, opt.ortho != Ortho::svd, "a Newton-Schulz --ortho");
     needs({"--neuron-beta2"}, opt.neuron_norm || opt.method == Method::normuon, "--neuron-norm or --optimizer normuon");
     needs({"--offload-blocks"}, o.offload.activations, "--offload activations or all");
-    CHECK_USAGE(!o.offload.optimizer || opt.method != Method::soap,
-                "--offload {}: --optimizer soap multiplies by its state, which PCIe is too slow for",
-                o.offload.activations ? "all" : "optimizer");
     if (!o.offload.activations) o.offload_blocks = 0;  // a run's config.json may have a number
     needs({"--rank-logs"}, !o.out.empty(), "--out");
     needs({"--ranks", "--bandwidth"}, o.plan_only,
@@ -228,8 +224,8 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
-        set_defaults(o, family, *given_flags);
-        check_conflicts(o, *given_flags);
+        set_defaults(o, family, table, *given_flags);
+        check_conflicts(o, table, *given_flags);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;
@@ -257,6 +253,9 @@ Json deciding_options(const ModelFamily& family, const Options& options) {
 }
 
 std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options) {
+    for (const auto& [key, value] : saved.members())
+        if (const std::string removed = why_removed(key, value); !removed.empty())
+            throw UsageError("--resume: the checkpoint's " + removed);
     Options copy = options;
     std::vector<std::string> changed;
     for (const OptionRow& row : option_table(family, copy).rows) {

@@ -75,8 +75,7 @@ Memory largest_parameter_memory(const RunPlan& p) {
     if (p.sharding == Sharding::none)
         return parameter_memory(p, {p.sharding}, std::accumulate(state.begin(), state.end(), int64_t{0}));
     std::vector<std::vector<Part>> parts_of_rank(static_cast<size_t>(p.ranks));
-    for (const Part& part : Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).all())
-        parts_of_rank[static_cast<size_t>(part.root)].push_back(part);
+    for (const Part& part : p.placement.all_parts()) parts_of_rank[static_cast<size_t>(part.root)].push_back(part);
     Memory largest;
     for (size_t r = 0; r < parts_of_rank.size(); ++r)
         if (Memory memory = parameter_memory(p, {p.sharding, std::move(parts_of_rank[r])}, state[r]);
@@ -96,9 +95,8 @@ void plan_fixed_memory(RunPlan& p) {
         if (is_offloaded(p, part.first)) p.host_memory.push_back(part);
     std::erase_if(p.memory, [&](const auto& part) { return is_offloaded(p, part.first); });
     if (p.ranks > 1 && o.grad_comm_dtype == DType::bf16) {
-        const Ownership ownership(p.params, p.optimizer_plan, p.placement, o.optimizer);
         const int64_t bucket_bytes = p.sharding >= Sharding::gradients ? 0 : kBucketBytes;
-        const int64_t elements = exchange_elements(gradient_buckets(p.params, ownership, bucket_bytes));
+        const int64_t elements = exchange_elements(gradient_buckets(p.params, p.placement, bucket_bytes));
         p.memory.push_back({"gradients, bf16, being sent", 2 * elements});
     }
     const bool divided = p.sharding != Sharding::none;
@@ -261,8 +259,7 @@ std::string memory_advice(const RunPlan& p) {
     if (p.run.T > 1) ways.push_back("lower --seq-len");
     if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
     const auto [optimizer, activations] = p.options.offload;
-    if (p.is_gpu && !optimizer && p.options.optimizer.method != Method::soap)
-        ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
+    if (p.is_gpu && !optimizer) ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
     if (p.is_gpu && !activations && p.config.L > 2)
         ways.push_back(optimizer ? "give --offload all" : "give --offload activations");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");

@@ -38,7 +38,7 @@ std::string optimizer_text(const OptimizerOptions& o) {
         return fmt::format("{}: lr {}, weight decay {}", name, as_written(lr), as_written(decay));
     };
     std::string text = rates(name_of(o.method), o.lr, o.weight_decay);
-    if (method.matrices)
+    if (method.orthogonalizes)
         text += " for hidden matrices; " +
                 rates(method.elements->name, o.adamw_lr, o.adamw_weight_decay.value_or(o.weight_decay)) +
                 " for the rest";
@@ -165,9 +165,7 @@ std::string plan_report(const RunPlan& p) {
     report_device(p, line);
     line.text += memory_text(p);
     line.text += plan_table(p.params, p.optimizer_plan, o.optimizer);
-    if (ranks > 1)
-        line.text += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
-                                     exchange_of(p), o.bandwidth);
+    if (ranks > 1) line.text += placement_table(p.params, p.placement, exchange_of(p), o.bandwidth);
     const KnownGpu* const planned_for = known_gpu(o.plan_for);
     if (planned_for) line.text += step_time_table(p, *planned_for);
     if (o.plan_only) line.text += whole_run_table(p, planned_for);

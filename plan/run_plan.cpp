@@ -256,7 +256,7 @@ void check_sharding(const Options& o, int ranks) {
                 "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
                 o.check_ranks ? "--check-ranks" : "--sample-every");
     // Each rank chooses algorithms by its own times, and different algorithms sum in different orders.
-    CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
+    CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).orthogonalizes,
                 "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
                 "change their last bits; use --shard optimizer");
 }
@@ -269,9 +269,7 @@ DTypeChoice storage_of(const RunPlan& p) {
                     : DTypeChoice{DType::f32, "not every CPU multiplies bf16 in hardware"};
 }
 
-bool has_newton_schulz(const OptimizerOptions& o) {
-    return has_flag(info_of(o.method), "--ns-dtype") && o.ortho != Ortho::svd;
-}
+bool has_newton_schulz(const OptimizerOptions& o) { return info_of(o.method).orthogonalizes && o.ortho != Ortho::svd; }
 
 // Returns the given type of the Newton-Schulz matrices, else the fastest one that suits the planned device. On a CPU
 // that multiplies bf16 in hardware, five steps in bf16 take .48 to .68 of float's processor time (an AMD EPYC,
@@ -373,7 +371,7 @@ ParamShard shard_of(const RunPlan& p, int rank) {
     ParamShard shard = {.offload = p.options.offload.optimizer};
     if (p.ranks == 1) return shard;
     shard.sharding = p.sharding;
-    shard.own_parts = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);
+    shard.own_parts = p.placement.own_parts(rank);
     return shard;
 }
 

@@ -76,8 +76,8 @@ struct Trainer::Impl {
           ctx(context),
           losses(options.batch_tokens / options.micro_steps / context.comm->size()),
           loss_sums(context.comm->size()),
-          reducer(m.params(), opt.ownership(), context, options.grad_comm_dtype),
-          gatherer(m.params(), opt.ownership(), context),
+          reducer(m.params(), opt.placement(), context, options.grad_comm_dtype),
+          gatherer(m.params(), opt.placement(), context),
           slots{Slot(context.comm->size()), Slot(context.comm->size())} {
         zero(reinterpret_cast<std::byte*>(control.data()), sizeof(StepControl), ctx.stream);
         no_loss[0] = NAN;

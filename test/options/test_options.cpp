@@ -108,7 +108,7 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
     {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
     {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon, normuon or teon"}},
-    {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon, teon or soap"}},
+    {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon or teon"}},
 };
 
 // The last flag with its value, and another part of the message.
@@ -125,7 +125,7 @@ const std::pair<const char*, const char*> kBadValues[] = {
     {"--model medium", "tiny, small, base, large"},
     {"--batch-tokens 1000", "1024"},
     {"--tokens 5", "less than one step"},
-    {"--optimizer sgd", "adamw, lion, muon, normuon, teon, soap"},
+    {"--optimizer sgd", "adamw, lion, muon, normuon, teon"},
     {"--profile-steps 3", "10:12"},
     {"--profile-steps 3:2", "10:12"},
     {"--profile-steps 0:2", "10:12"},
@@ -388,18 +388,43 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == 0.9f);
     REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.3);
     run.save({"--data", "x", "--optimizer", "muon", "--ns-steps", "7", "--adamw-weight-decay", "2"});
-    REQUIRE(parse({"--config", path, "--ns-aol"})->optimizer.ns_steps == 7);
+    REQUIRE(parse({"--config", path})->optimizer.ns_steps == 7);
     REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 2.0f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_weight_decay == 0.1f);
-    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.ns_steps == OptimizerOptions().ns_steps);
-    run.save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
+    run.save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
-    REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
     REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->adamw_lr == 0.02f);
     // A learning rate that happens to be another optimizer's default is kept.
     run.save({"--data", "x", "--optimizer", "teon", "--lr", "3e-4"});
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
+}
+
+TEST_CASE("options/options: a run that used what was removed is refused with what to use; one that did not is read") {
+    const SavedRun run;
+    const Json options = options_json(kGpt2, *parse(words("--data x --optimizer muon --steps 70")));
+    const auto read = [&](const Json& old, std::vector<std::string> flags) {
+        Json all = options;
+        all.update(old);
+        std::ofstream(run.path) << json_text({{"program", "train_gpt2"}, {"options", all}});
+        return error_of<UsageError>([&] { parse(flags); });
+    };
+    const std::vector<std::string> config = {"--config", run.path};
+    const std::vector<std::string> resume = {"--resume", "--out", run.folder.path()};
+    const Json unused = {{"soap-frequency", 10}, {"soap-max-dim", 10000}, {"ns-aol", false}};
+    const std::pair<Json, const char*> removed[] = {
+        {{{"optimizer", "soap"}},
+         "optimizer \"soap\" was removed after version 0.2.0; use --optimizer muon or normuon"},
+        {{{"ortho", "you6"}}, "ortho \"you6\" was removed after version 0.2.0; use --ortho you or polar-express"},
+        {{{"ns-aol", true}}, "ns-aol true was removed after version 0.2.0; leave it out"}};
+    for (const auto& flags : {config, resume}) {
+        REQUIRE(read(unused, flags) == "");
+        for (const auto& [old, message] : removed) REQUIRE(contains(read(old, flags), message));
+    }
+    for (const auto& [old, message] : removed)  // without config.json, the checkpoint says so
+        REQUIRE(
+            contains(error_of<UsageError>([&] { changed_options(kGpt2, old, *parse(words("--data x"))); }), message));
+    REQUIRE(read({{"optimizer", "soap"}}, {"--config", run.path, "--optimizer", "normuon"}) == "");
 }
 
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {

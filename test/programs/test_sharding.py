@@ -76,9 +76,6 @@ class Sharding(Ranks):
             with self.subTest(seed=seed, ranks=ranks, program=self.PROGRAM, flags=flags, offload=offload):
                 self.assert_all_the_same(ranks, flags, steps=4, of_last=offload)
 
-    def test_soap(self):
-        self.assert_all_the_same(3, ["--optimizer", "soap", "--soap-frequency", 2, "--batch-tokens", 96], steps=5)
-
     def test_fp8_products_of_gathered_weights(self):
         flags = ["--dtype", "bf16", "--matmul-dtype", "fp8", "--channels", 64, "--heads", 2, "--seq-len", 16,
                  "--micro-batch", 2, "--batch-tokens", 64, "--recompute", "cheap"]

@@ -110,7 +110,7 @@ class TrainTest(RunCase):
             self.assertIn(word, result.stdout)
 
     def test_the_same_command_gives_the_same_bits(self):
-        for optimizer in ("adamw", "lion", "muon", "normuon", "teon", "soap"):
+        for optimizer in ("adamw", "lion", "muon", "normuon", "teon"):
             for dtype in ("float", "bf16"):
                 with self.subTest(optimizer=optimizer, dtype=dtype):
                     first, *others = (
@@ -298,7 +298,7 @@ class TrainTest(RunCase):
             return result.stdout.split()
 
         self.assertEqual(completed("--adamw"), ["--adamw-lr", "--adamw-weight-decay"])
-        self.assertEqual(completed("--optimizer", ""), ["adamw", "lion", "muon", "normuon", "teon", "soap"])
+        self.assertEqual(completed("--optimizer", ""), ["adamw", "lion", "muon", "normuon", "teon"])
         self.assertEqual(completed("--ortho", "po"), ["polar-express"])
         self.assertEqual(completed("--data", "t_tr"), ["t_train_000000.bin"])
         self.assertEqual(completed("--layers", ""), [])
