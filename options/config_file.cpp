@@ -9,6 +9,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "options/removed.h"
 #include "options/suggestion.h"
 
 namespace teon {
@@ -283,6 +284,8 @@ void take_over(const Json& file, const std::string& path, const OptionTable& tab
     CHECK_USAGE(of == program, "{}: is of a run of {}, not of {}", path, of.empty() ? "another program" : of, program);
     const std::string all = path + ": options";
     for (const auto& [key, value] : file["options"].members()) {
+        if (!flags.count("--" + key)) check_not_removed(key, value, all);
+        if (is_removed_flag(key)) continue;
         const OptionRow& row = row_of(table, key, all);
         if (row.this_call || value.is_null()) continue;
         flags.by_run[row.flag] = value;

@@ -11,6 +11,7 @@
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
+#include "options/removed.h"
 
 namespace teon {
 
@@ -144,7 +145,6 @@ void check_conflicts(Options& o, const FlagsGiven& given_flags) {
     needs({"--constant-ratio"}, row_of(o.schedule.kind).holds_peak,
           ("--schedule " + schedules_that_hold_peak()).c_str());
     needs({"--min-lr-ratio"}, row_of(o.schedule.kind).fall, "a --schedule that decays");
-    needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--fast-accumulation"}, o.matmul_dtype != MatmulDType::same, "--matmul-dtype fp8 or fp8-e4m3");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",
@@ -257,6 +257,7 @@ Json deciding_options(const ModelFamily& family, const Options& options) {
 }
 
 std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options) {
+    for (const auto& [key, value] : saved.members()) check_not_removed(key, value, "--resume: the checkpoint");
     Options copy = options;
     std::vector<std::string> changed;
     for (const OptionRow& row : option_table(family, copy).rows) {

@@ -36,9 +36,7 @@ struct BadFlags {
 const std::vector<BadFlags> kBadFlags = {
     {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
     {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
-    {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
     {{"--matmul-dtype", "fp8", "--dtype", "float"}, {"--matmul-dtype fp8", "--dtype bf16", "float"}},
-    {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--gelu-fusion"}, {"--matmul-dtype fp8", "--gelu-fusion"}},
     {{"--matmul-dtype", "fp8-e4m3", "--dtype", "bf16", "--seq-len", "1000", "--batch-tokens", "1000"},
      {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
     {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "--ffn 1000", "16"}},
@@ -88,7 +86,6 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
     {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
     {{"--schedule", "constant", "--min-lr-ratio", "0.5"}, {"--min-lr-ratio has no meaning", "decays"}},
-    {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
     {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
     {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
     {{"--config", "/"}, {"/: is a directory"}},
@@ -402,6 +399,20 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
 }
 
+TEST_CASE("options/options: a run that did not use what was removed is continued, another is refused by name") {
+    const SavedRun run;
+    const auto options = [&](const std::string& more) {
+        std::ofstream(run.path) << R"({"program": "train_gpt2", "options": {"data": "x", )" << more << "}}";
+        return complaint({"--config", run.path});
+    };
+    REQUIRE(options(R"("gelu-fusion": false, "autotune": false, "algorithms": "a.jsonl")").empty());
+    REQUIRE(contains(options(R"("gelu-fusion": true)"), "options: gelu-fusion true was removed after version 0.2.0"));
+    REQUIRE(contains(options(R"("autotune": true)"), "options: autotune true was removed after version 0.2.0"));
+    const Json saved = parse_json(R"({"autotune": true})", "saved");
+    REQUIRE(contains(error_of<UsageError>([&] { changed_options(kGpt2, saved, Options()); }),
+                     "--resume: the checkpoint: autotune true was removed"));
+}
+
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {
     const SavedRun run;
     const std::string& path = run.path;
@@ -471,7 +482,7 @@ TEST_CASE("options/options: a run that resumes may change what does not change i
                               "--offload-blocks 3"))
                 .empty());
     for (const std::string& flag : commands(
-             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
+             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "
