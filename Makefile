@@ -86,7 +86,8 @@ INCLUDES   := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
 # g++ does not know nvcc's "pragma unroll". Warnings are errors only with the compiler of CI, because others warn about
 # other code; a switch that lacks a case of its enum is an error with every compiler.
 $(call once,WERROR,$(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror)
-WARN        = -Wall -Wextra -Werror=switch $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow
+WARN        = -Wall -Wextra -Werror=switch $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow \
+              $(if $(findstring clang,$(CXX)),-Werror=comma)
 VERSION     = -DTEON_SOURCE_VERSION='"$(shell cat build/version)"'
 OPT        := -O3
 CXX_cpu     = $(CXX) -std=c++20 $(OPT) $(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp $(WARN) \
@@ -303,19 +304,20 @@ gpu-bundle: build/corpus/manifest.json  ## Pack gpu-first for a machine without 
 test-docs: $(PROGRAMS) build/$(BACKEND)/tests | venv  ## Run the commands of README and docs; check links and flags
 	@TEON_BUILD=build/$(BACKEND) $(PYTHON) dev/run_tests.py test/dev/test_docs.py
 
-lint:  ## Check how the C++ and CUDA code is written, and the Python code (ruff)
-	@$(PYTHON) dev/check_statements.py
+lint:  ## Check the Python code (ruff), and with clang's warnings the C++ and CUDA code that changed
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
+	@command -v clang++-16 >/dev/null || { echo "SKIPPED: lint: needs clang++-16 (scripts/setup.sh dev)"; exit 0; }; \
+	    $(MAKE) --no-print-directory -k SETUP=0 BACKEND=cpu CXX=clang++-16 syntax
 
 # Defined before the rule that uses it, because make expands prerequisites when it reads a rule.
-TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(filter %.cpp,$(LIBRARY))))
+TIDIED := $(if $(filter tidy,$(MAKECMDGOALS)),$(if $(shell command -v clang-tidy-16),$(filter %.cpp %.cu,$(LIBRARY))))
 tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not report (clang-tidy 16); slow
 	@echo $(if $(TIDIED),"tidy: clean","SKIPPED: tidy: needs clang-tidy 16 (scripts/setup.sh dev)")
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-16 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) \
-	    2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-16 --quiet $< -- -x c++ -std=c++20 -Wno-unknown-pragmas -Wno-gnu-inline-cpp-without-extern \
+	    -Wno-undefined-inline $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 # Compiles a file again only after a change, and prints its first error without the candidates.

@@ -94,21 +94,11 @@ struct Linear {
         p.context.linalg.gemm(g);
     }
 
-    // before (N, out) = x W^T + b and y = GELU(before). out must be a multiple of 8.
-    template <typename T>
-    void forward_gelu(const Pass<T>& p, T* y, T* before, const T* x, int N) const {
-        Gemm g = product(p, y, x, N, in);
-        g.epilogue = Epilogue::gelu;
-        g.aux = mat(before, out);
-        p.context.linalg.gemm(g);
-    }
-
     // dx (N, in) = dy (N, out) W + addend (N, in; nullptr: none; may be dx). dW = dy^T x and, unless bias_summed, db =
-    // column sums of dy; both += if accumulate. With before_gelu (N, in; in a multiple of 8), x = GELU(before_gelu) and
-    // dx is the gradient of before_gelu.
+    // column sums of dy; both += if accumulate.
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
-                  const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {
+                  const Same<T>* addend = nullptr) const {
         if constexpr (std::is_same_v<T, bf16>) {
             if (fp8_ == MatmulDType::fp8) return backward_fp8<e5m2>(p, dx, dy, x, N, accumulate, addend);
             if (fp8_ == MatmulDType::fp8_e4m3) return backward_fp8<e4m3>(p, dx, dy, x, N, accumulate, addend);
@@ -136,10 +126,6 @@ struct Linear {
         g.B = mat(p.weight(weight), in);
         g.C = mat(dx, in);
         add(g, addend);
-        if (before_gelu != nullptr) {
-            g.epilogue = Epilogue::dgelu;
-            g.aux = mat(before_gelu, in);
-        }
         p.context.linalg.gemm(g);
     }
 

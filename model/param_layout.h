@@ -67,6 +67,10 @@ struct ParamLayouts {
     ParamLayout gradients;       // float, as the backward pass writes them
     ParamLayout sums;            // float, the rank's own parts summed over all ranks, unless they are summed in place
     ParamLayouts(const ParamTable& table, DType dtype, const ParamShard& shard);
+    int64_t bytes(DType dtype) const {  // dtype: of the working weights
+        return size_of(DType::f32) * (masters.size() + gradients.size() + sums.size()) +
+               size_of(dtype) * (copy.size() + weight_windows.size());
+    }
 };
 
 }  // namespace teon

@@ -4,7 +4,6 @@
 #include "files/json.h"
 #include "optim/methods.h"
 #include "options/optimizer_flags.h"
-#include "runtime/cuda/known_gpus.h"
 
 namespace teon {
 
@@ -75,17 +74,6 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
         "--attention", o.attention,
         "attention by matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash on a GPU that "
         "supports it");
-    if (family.config(family.default_preset).mlp == ActivationKind::gelu)
-        t.toggle("--gelu-fusion", o.gelu_fusion,
-                 "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
-                 "cheap then keeps the output of GELU");
-    t.toggle("--autotune", o.autotune,
-             "on a GPU, time the library's algorithms for each matrix product and use the fastest; changes the last "
-             "bits of results");
-    OptionRow& algorithms = t.text("--algorithms", o.algorithms, "FILE",
-                                   "with --autotune: file that keeps the chosen algorithms; new choices are added");
-    algorithms.default_text = "algorithms.jsonl in the run's folder";
-    algorithms.fixed = false;
 }
 
 void add_data_flags(OptionTable& t, Options& o) {
@@ -216,9 +204,7 @@ void add_sample_flags(OptionTable& t, Options& o) {
 void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", kFree);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
-    std::vector<std::string> gpus;
-    for (const KnownGpu& gpu : known_gpus()) gpus.push_back(gpu.name);
-    OptionRow& plan_for = t.name("--plan-for", o.plan_for, gpus,
+    OptionRow& plan_for = t.name("--plan-for", o.plan_for, plan_names(),
                                  "--plan-only for this GPU, which need not be present: its memory, its attention "
                                  "kernel, the expected step time");
     plan_for.this_call = true;

@@ -140,7 +140,6 @@ void check_conflicts(Options& o, const OptionTable& table, const FlagsGiven& giv
     needs({"--constant-ratio"}, row_of(o.schedule.kind).holds_peak,
           ("--schedule " + schedules_that_hold_peak()).c_str());
     needs({"--min-lr-ratio"}, row_of(o.schedule.kind).fall, "a --schedule that decays");
-    needs({"--algorithms"}, o.autotune, "--autotune");
     needs({"--fast-accumulation"}, o.matmul_dtype != MatmulDType::same, "--matmul-dtype fp8 or fp8-e4m3");
     needs({"--keep-every"}, o.keep_last > 0, "--keep-last");
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",

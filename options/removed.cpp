@@ -22,6 +22,9 @@ constexpr Removed kRemoved[] = {
     {"soap-frequency", "", "0.2.0", ""},
     {"soap-max-dim", "", "0.2.0", ""},
     {"ortho", R"("you6")", "0.2.0", "use --ortho you or polar-express", false},
+    {"gelu-fusion", "true", "0.2.0", "leave it out; --init-from takes the weights of such a run"},
+    {"autotune", "true", "0.2.0", "leave it out; --init-from takes the weights of such a run"},
+    {"algorithms", "", "0.2.0", ""},
     {"ns-aol", "true", "0.2.0", "leave it out: it gained nothing"},
 };
 

@@ -101,7 +101,6 @@ void plan_fixed_memory(RunPlan& p) {
     }
     const bool divided = p.sharding != Sharding::none;
     p.memory.push_back({"optimizer scratch", divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
-    if (o.autotune) p.memory.push_back({"algorithm search, for a moment", 4 * largest_gradient(p.params)});
     if (o.diagnose_every)
         p.memory.push_back({"alignment of layers, for a moment", diagnostics_bytes(p.params, p.ranks)});
     if (o.sample_every)
@@ -120,8 +119,8 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{"MPI, allowance", kMpiAllowance});
 }
 
-// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (base/gpus.h).
-constexpr double kFlopsPerByte = 15e3;
+// FLOPs of products that an H100 computes while PCIe moves a byte; an A100 computes fewer.
+constexpr double kFlopsPerByte = kH100Rates.products / kH100Rates.pcie;
 
 // Returns how many blocks' activations can be copied to the host while the forward pass computes.
 int hidden_blocks(const RunPlan& p, const RecomputePlan& recompute) {
@@ -173,7 +172,7 @@ std::vector<int> micro_batches(const Options& o, int64_t sequences, int64_t max_
     return sizes;
 }
 
-// The memory of a run's activations for a micro-batch and a saving.
+// Returns the run with a micro-batch and a saving.
 DecoderRun with(DecoderRun run, int B, const Saving& saving) {
     run.B = B;
     run.recompute = saving.recompute;

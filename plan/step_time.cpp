@@ -131,12 +131,12 @@ bool predicts_step_time(const RunPlan& p) {
     return p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
 }
 
-std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
+std::string step_time_table(const RunPlan& p, const GpuModel& gpu) {
     const StepTime t = step_time(p, gpu.rates);
     const bool is_known = predicts_step_time(p);
     const char* fp8 =
         p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
-    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
+    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", p.options.plan_for, fp8)
                                : "expected time of a step: known only for --dtype bf16 with flash attention\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);

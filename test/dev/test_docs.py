@@ -237,6 +237,8 @@ class CommandsTest(Case):
                        *ROOT.glob("scripts/*/*.py"), ROOT / "test/programs/soak.py",
                        ROOT / "gpusim/model-gpu", ROOT / "gpusim/foreign/foreign.py"]:
             known.update(re.findall(r"--[a-z][\w-]*", script.read_text()))
+        removed = (ROOT / "options/removed.cpp").read_text()  # CHANGELOG.md names them
+        known.update(f"--{key}" for key in re.findall(r'^    {"([a-z-]+)",', removed, re.M))
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
                    "--create-dirs", "--rm", "--no-compress", "--depth", "--bind-to",

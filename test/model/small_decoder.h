@@ -11,8 +11,7 @@ namespace teon::test {
 inline constexpr int B = 2;
 inline constexpr int T = 33;
 
-inline const std::vector<std::string> kModels = {"gpt2",  "gpt2 fused", "gpt2 relu2", "llama",
-                                                 "qwen3", "olmo2",      "gpt2 post"};
+inline const std::vector<std::string> kModels = {"gpt2", "gpt2 relu2", "llama", "qwen3", "olmo2", "gpt2 post"};
 // And with dropout, in all placements of norms, with and without biases.
 inline const std::vector<std::string> kAllModels = [] {
     std::vector<std::string> all = kModels;
@@ -49,9 +48,8 @@ inline DecoderConfig small_config(const std::string& name) {
     return c;
 }
 
-inline DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
+inline DecoderRun small_run(DType dtype, int batch = B, int length = T) {
     DecoderRun run{batch, length, dtype};
-    run.gelu_fusion = model == "gpt2 fused";
     run.seed = 1337;
     return run;
 }

@@ -36,9 +36,7 @@ struct BadFlags {
 const std::vector<BadFlags> kBadFlags = {
     {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
     {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
-    {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
     {{"--matmul-dtype", "fp8", "--dtype", "float"}, {"--matmul-dtype fp8", "--dtype bf16", "float"}},
-    {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--gelu-fusion"}, {"--matmul-dtype fp8", "--gelu-fusion"}},
     {{"--matmul-dtype", "fp8-e4m3", "--dtype", "bf16", "--seq-len", "1000", "--batch-tokens", "1000"},
      {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
     {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "--ffn 1000", "16"}},
@@ -88,7 +86,6 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--lr", "1e-3", "--lr", "2e-3"}, {"--lr: given 2 times (1e-3, 2e-3)"}},
     {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
     {{"--schedule", "constant", "--min-lr-ratio", "0.5"}, {"--min-lr-ratio has no meaning", "decays"}},
-    {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
     {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
     {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
     {{"--config", "/"}, {"/: is a directory"}},
@@ -411,12 +408,15 @@ TEST_CASE("options/options: a run that used what was removed is refused with wha
     };
     const std::vector<std::string> config = {"--config", run.path};
     const std::vector<std::string> resume = {"--resume", "--out", run.folder.path()};
-    const Json unused = {{"soap-frequency", 10}, {"soap-max-dim", 10000}, {"ns-aol", false}};
+    const Json unused = {{"soap-frequency", 10},  {"soap-max-dim", 10000}, {"ns-aol", false},
+                         {"gelu-fusion", false}, {"autotune", false},     {"algorithms", "a.jsonl"}};
     const std::pair<Json, const char*> removed[] = {
         {{{"optimizer", "soap"}},
          "optimizer \"soap\" was removed after version 0.2.0; use --optimizer muon or normuon"},
         {{{"ortho", "you6"}}, "ortho \"you6\" was removed after version 0.2.0; use --ortho you or polar-express"},
-        {{{"ns-aol", true}}, "ns-aol true was removed after version 0.2.0; leave it out"}};
+        {{{"ns-aol", true}}, "ns-aol true was removed after version 0.2.0; leave it out"},
+        {{{"gelu-fusion", true}}, "gelu-fusion true was removed after version 0.2.0; leave it out"},
+        {{{"autotune", true}}, "autotune true was removed after version 0.2.0; leave it out"}};
     for (const auto& flags : {config, resume}) {
         REQUIRE(read(unused, flags) == "");
         for (const auto& [old, message] : removed) REQUIRE(contains(read(old, flags), message));
@@ -496,7 +496,7 @@ TEST_CASE("options/options: a run that resumes may change what does not change i
                               "--offload-blocks 3"))
                 .empty());
     for (const std::string& flag : commands(
-             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
+             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "

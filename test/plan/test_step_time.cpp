@@ -1,30 +1,32 @@
-#include "runtime/cuda/known_gpus.h"
-
-#include "plan/report.h"
 #include "plan/step_time.h"
+
+#include "plan/memory.h"
+#include "plan/report.h"
 #include "test/support/catch.h"
 #include "test/support/parse.h"
 
 using namespace teon;
 using namespace teon::test;
 
-TEST_CASE("runtime/cuda/known_gpus: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
+TEST_CASE("plan/memory: --plan-for plans for a GPU as a run there would, whatever this build's backend") {
     const Options o = *parse({"--plan-for", "h100", "--model", "1b", "--steps", "10"}, kLlama);
     REQUIRE(o.plan_only);
     REQUIRE(complaint({"--plan-for", "v100"})
                 .find("--plan-for v100: must be one of h100, h200, a100, b200, l40s, rtx4090, "
                       "rtx5090") == 0);
     const Options small = *parse({"--plan-for", "h100", "--model", "130m", "--steps", "10"}, kLlama);
-    for (const KnownGpu& gpu : known_gpus()) {
-        INFO(gpu.name);
+    for (const GpuModel& gpu : kGpus) {
+        const std::string name = short_name(gpu.sheet);
+        const DeviceInfo device = device_of(gpu.sheet);
+        INFO(name);
         // Rates within their data sheets, and a wider range where only these are known.
-        REQUIRE(gpu.rates.products < gpu.device.peak_bf16_flops);
+        REQUIRE(gpu.rates.products < device.peak_bf16_flops);
         REQUIRE(gpu.rates.attention < gpu.rates.products);
-        REQUIRE((gpu.spread > 2 * kStepTimeSpread) == (gpu.name != "h100" && gpu.name != "h200" && gpu.name != "a100"));
-        const bool is_large = gpu.device.total_bytes > size_t{70} << 30;
+        REQUIRE((gpu.spread > 2 * kStepTimeSpread) == (name != "H100" && name != "H200" && name != "A100"));
+        const bool is_large = device.total_bytes > size_t{70} << 30;
         RunPlan plan = plan_run(kLlama, is_large ? o : small, true, 1);
-        plan_memory(plan, usable_bytes(gpu.device, 1, 1), &gpu.rates);
-        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(gpu.device.total_bytes));
+        plan_memory(plan, usable_bytes(device, 1, 1), &gpu.rates);
+        REQUIRE(memory_bytes(plan) < static_cast<int64_t>(device.total_bytes));
         REQUIRE(plan.run.attention == AttentionKind::flash);
         if (!is_large) continue;
         REQUIRE(plan.run.dtype == DType::bf16);
@@ -37,9 +39,10 @@ TEST_CASE("runtime/cuda/known_gpus: --plan-for plans for a GPU as a run there wo
 
 TEST_CASE("plan/step_time: without offload no copies take time, however few layers there are") {
     for (const char* layers : {"1", "2", "3"})
-        for (const KnownGpu& gpu : known_gpus()) {
-            const Options o = *parse({"--plan-for", gpu.name, "--layers", layers, "--steps", "10"});
-            const RunPlan plan = make_plan(kGpt2, o, true, static_cast<int64_t>(gpu.device.total_bytes));
+        for (const std::string& name : plan_names()) {
+            const GpuModel& gpu = *known_gpu(name);
+            const Options o = *parse({"--plan-for", name, "--layers", layers, "--steps", "10"});
+            const RunPlan plan = make_plan(kGpt2, o, true, int64_t{gpu.sheet.memory_mib} << 20);
             const StepTime t = step_time(plan, gpu.rates);
             REQUIRE(t.copies == 0);
             REQUIRE(t.total() == t.products + t.attention + t.recomputation + t.passes + t.update);
@@ -47,10 +50,8 @@ TEST_CASE("plan/step_time: without offload no copies take time, however few laye
 }
 
 TEST_CASE("plan/step_time: --shard auto takes the first that fits and is at most 2% slower than the fastest") {
-    const KnownGpu& h100 = *known_gpu("h100");
-    REQUIRE(known_gpu(h100.device.name) == &h100);
-    REQUIRE(known_gpu("a CPU") == nullptr);
-    const int64_t memory = usable_bytes(h100.device, 8, 8);
+    const GpuModel& h100 = *known_gpu("h100");
+    const int64_t memory = usable_bytes(device_of(h100.sheet), 8, 8);
     const auto plan = [&](const std::string& flags, const GpuRates* gpu) {
         return make_plan(kLlama,
                          *parse(words("--plan-only --steps 10 --dtype bf16 --attention flash " + flags), kLlama), true,
