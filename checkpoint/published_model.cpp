@@ -10,10 +10,10 @@
 
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/hub.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
 #include "files/json.h"
-#include "checkpoint/hub.h"
 #include "model/decoder.h"
 #include "model/families.h"
 
