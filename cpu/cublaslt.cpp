@@ -189,6 +189,51 @@ Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const 
     return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
 }
 
+// Checks the addresses of the layouts' matrices and of the bias, which the algorithm has been promised.
+cublasStatus_t check_addresses(const cublasLtContext& library, const cublasLtMatmulDescOpaque_t& o,
+                               const Layouts& layouts, const void* const* data, const cublasLtMatmulAlgo_t* algorithm) {
+    for (int i = 0; i < layouts.count; ++i) {
+        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
+        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        if ((library.refuse != Refuse::documented || is_fp8(layouts.of[0])) &&
+            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+    const bool promised = !o.adds_bias() || !algorithm || address(o.bias) % algorithm->data[kBias] == 0;
+    return promised ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
+// are rows.
+Matmul matmul_of(const cublasLtMatmulDescOpaque_t& o, const Layouts& layouts, const void* const* data, void* D,
+                 float alpha, float beta) {
+    const auto& [a, b, c, d, aux] = layouts.of;
+    Matmul m;
+    m.M = static_cast<int64_t>(d.columns);
+    m.N = static_cast<int64_t>(d.rows);
+    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
+    m.batch = d.batch;
+    m.trans_a = o.trans_b == CUBLAS_OP_T;
+    m.trans_b = o.trans_a == CUBLAS_OP_T;
+    m.in = dtype(a.type);
+    m.out = dtype(d.type);
+    m.A = {data[1], b.ld, b.stride};
+    m.B = {data[0], a.ld, a.stride};
+    m.addend = {data[2], c.ld, c.stride};
+    m.C = D;
+    m.ldc = d.ld;
+    m.stride_c = d.stride;
+    m.alpha = alpha;
+    m.beta = beta;
+    m.bias = o.adds_bias() ? o.bias : nullptr;
+    m.activation = o.activation();
+    m.aux = o.aux;
+    m.ld_aux = o.ld_aux;
+    return m;
+}
+
 }  // namespace
 }  // namespace teon::cpu
 
@@ -304,8 +349,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
-// are rows.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
@@ -318,51 +361,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const auto& o = *operation;
     const Layout& a = *layout_a;
     const Layout& b = *layout_b;
-    const Layout& c = *layout_c;
     const Layout& d = *layout_d;
-    if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
+    if (cublasStatus_t status = check_problem(o, a, b, *layout_c, d); status != CUBLAS_STATUS_SUCCESS) return status;
     const float scale = *static_cast<const float*>(alpha);
     const float keep = *static_cast<const float*>(beta);
-    const bool active = o.activation() != Activation::none;
+    const Layout& c = keep == 0.0f ? d : *layout_c;  // C is not read
     if (keep == 0.0f) C = D;
-    if (!C || (o.adds_bias() && !o.bias) || (active && !o.aux) || (C == D && keep != 0.0f && !(c == d)) ||
+    const bool active = o.activation() != Activation::none;
+    if (!C || (o.adds_bias() && !o.bias) || (active && !o.aux) || (C == D && !(c == d)) ||
         address(workspace) % 16 != 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     const void* data[] = {A, B, C, D, o.aux};
     const Layouts layouts = all_layouts(o, a, b, c, d);
-    for (int i = 0; i < layouts.count; ++i) {
-        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
-        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        if ((handle->refuse != Refuse::documented || is_fp8(a)) &&
-            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        }
-    }
-    if (o.adds_bias() && algorithm && address(o.bias) % algorithm->data[kBias] != 0) return CUBLAS_STATUS_INVALID_VALUE;
-
-    Matmul m;
-    m.M = static_cast<int64_t>(d.columns);
-    m.N = static_cast<int64_t>(d.rows);
-    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
-    m.batch = d.batch;
-    m.trans_a = o.trans_b == CUBLAS_OP_T;
-    m.trans_b = o.trans_a == CUBLAS_OP_T;
-    m.in = dtype(a.type);
-    m.out = dtype(d.type);
-    m.A = {B, b.ld, b.stride};
-    m.B = {A, a.ld, a.stride};
-    m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
-    m.C = D;
-    m.ldc = d.ld;
-    m.stride_c = d.stride;
-    m.alpha = scale;
-    m.beta = keep;
-    m.bias = o.adds_bias() ? o.bias : nullptr;
-    m.activation = o.activation();
-    m.aux = o.aux;
-    m.ld_aux = o.ld_aux;
+    if (cublasStatus_t status = check_addresses(*handle, o, layouts, data, algorithm); status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    const Matmul m = matmul_of(o, layouts, data, D, scale, keep);
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
     const cudaError_t queued =
         submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes, o = o, type_b = dtype(b.type)] {
