@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
+#include "base/standard_streams.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
-#include "files/json.h"
+#include "files/script.h"
 #include "model/decoder.h"
 #include "model/families.h"
 
@@ -46,6 +46,15 @@ TextLimits text_limits(const Json& config, const fs::path& folder) {
     };
     const std::vector<int> begin = tokens("bos_token_id");
     return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
+}
+
+// Returns the folder of the model hf:OWNER/NAME or hf:OWNER/NAME:REVISION, which scripts/fetch_model.py fetches or
+// finds in the hub's cache; any other name as it is.
+std::string local_model(const std::string& name) {
+    if (!name.starts_with("hf:")) return name;
+    print_error(name + ": from the Hugging Face Hub or its cache\n");
+    constexpr double kPatienceSeconds = 7 * 24 * 3600.0;  // the hub's client itself gives up sooner if nothing arrives
+    return Script("fetch_model.py", {name}, kPatienceSeconds).ask(Json::object(), "folder").get<std::string>(name);
 }
 
 }  // namespace

@@ -73,15 +73,14 @@ struct Linear {
     template <typename T>
     void backward(const Pass<T>& p, T* dx, const T* dy, const T* x, int N, bool accumulate,
                   const Same<T>* addend = nullptr, const Same<T>* before_gelu = nullptr) const {
-        Gemm dW;
-        dW.M = out;
-        dW.N = in;
-        dW.K = N;
-        dW.trans_a = true;
-        dW.A = mat(dy, out);
-        dW.B = mat(x, in);
-        dW.C = mat(p.grad(weight), in);
-        dW.beta = accumulate ? 1.0f : 0.0f;
+        Gemm dW{.M = out,
+                .N = in,
+                .K = N,
+                .trans_a = true,
+                .A = mat(dy, out),
+                .B = mat(x, in),
+                .C = mat(p.grad(weight), in),
+                .beta = accumulate ? 1.0f : 0.0f};
         fp8_.weight_gradient(dW, p.memory, p.stream());
         const bool sums_bias = bias >= 0 && !bias_summed;
         if (sums_bias && !fp8_.is_planned()) {
@@ -91,13 +90,7 @@ struct Linear {
         p.context.linalg.gemm(dW);
         if (sums_bias && fp8_.is_planned()) p.context.linalg.bias_gradient(p.grad(bias), mat(dy, out), N, out, dW.beta);
 
-        Gemm g;
-        g.M = N;
-        g.N = in;
-        g.K = out;
-        g.A = mat(dy, out);
-        g.B = mat(p.weight(weight), in);
-        g.C = mat(dx, in);
+        Gemm g{.M = N, .N = in, .K = out, .A = mat(dy, out), .B = mat(p.weight(weight), in), .C = mat(dx, in)};
         fp8_.input_gradient(g, p.memory, p.stream());
         add(g, addend);
         if (before_gelu != nullptr) {
@@ -120,11 +113,7 @@ private:
     // The product of a forward pass. The bias is set, but only an epilogue adds it.
     template <typename T>
     Gemm product(const Pass<T>& p, T* y, const T* x, int N, int64_t ld) const {
-        Gemm g;
-        g.M = N;
-        g.N = out;
-        g.K = in;
-        g.trans_b = true;
+        Gemm g{.M = N, .N = out, .K = in, .trans_b = true};
         g.A = mat(x, ld);
         g.B = mat(p.weight(weight), in);
         g.C = mat(y, out);
