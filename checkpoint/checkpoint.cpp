@@ -240,12 +240,11 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
 }
 
 void verify_model(const std::string& path) {
-    std::error_code error;
-    const bool whole = fs::is_directory(path, error);
+    const bool whole = is_folder(path);
     const bool many = whole || path.ends_with(".index.json");
     const std::string folder = whole ? path : fs::path(path).parent_path().string();
     const std::string manifest = (fs::path(folder) / "manifest.json").string();
-    if (!fs::exists(manifest, error)) return;
+    if (!path_exists(manifest)) return;
     const Json parsed = read_json(manifest);
     if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // written by another program
     for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
@@ -325,8 +324,7 @@ TrainingState read_training_state(const std::string& folder) {
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream) {
     load_weights(params, SafetensorsModel(folder), stream);
-    std::error_code error;
-    if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error)) {
+    if (const std::string path = folder + "/optimizer/master.safetensors"; path_exists(path)) {
         const SafetensorsFile padded(path);
         for (int i = 0; i < params.table().count(); ++i) {
             const ParamRow& row = params.table()[i];

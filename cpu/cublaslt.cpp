@@ -4,6 +4,7 @@
 // multiple of 16 bytes, as GPUs' libraries have done for some shapes. With `heuristic` the heuristic proposes nothing;
 // with `call` it proposes an algorithm, but the call fails. This tests how callers work around such refusals. The
 // default on the modelled GPU is `heuristic`.
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -153,7 +154,50 @@ uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 // Returns the largest power of two, at most 256, that divides the address.
 uint64_t alignment(const void* p) { return (address(p) | 256) & -(address(p) | 256); }
 
-constexpr int kBias = 4;  // index of the bias in an algorithm's promised alignments, after A, B, C and D
+using Layouts = std::array<Layout, 4>;  // of A, B, C and D
+constexpr int kBias = 4;                // index of the bias in an algorithm's promised alignments, after A, B, C and D
+
+// Checks the addresses of the layouts' matrices and of the bias, which the algorithm has been promised.
+cublasStatus_t check_addresses(const cublasLtContext& library, const cublasLtMatmulDescOpaque_t& o,
+                               const Layouts& layouts, const void* const* data, const cublasLtMatmulAlgo_t* algorithm) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
+        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts[i], promised))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        if ((library.refuse != Refuse::documented || is_fp8(layouts[0])) &&
+            !(strides_aligned(layouts[i]) && address_aligned(layouts[i], address(data[i])))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+    const bool promised = !o.adds_bias() || !algorithm || address(o.bias) % algorithm->data[kBias] == 0;
+    return promised ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
+// are rows.
+Matmul matmul_of(const cublasLtMatmulDescOpaque_t& o, const Layouts& layouts, const void* const* data, void* D,
+                 float alpha, float beta) {
+    const auto& [a, b, c, d] = layouts;
+    Matmul m;
+    m.M = static_cast<int64_t>(d.columns);
+    m.N = static_cast<int64_t>(d.rows);
+    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
+    m.batch = d.batch;
+    m.trans_a = o.trans_b == CUBLAS_OP_T;
+    m.trans_b = o.trans_a == CUBLAS_OP_T;
+    m.in = dtype(a.type);
+    m.out = dtype(d.type);
+    m.A = {data[1], b.ld, b.stride};
+    m.B = {data[0], a.ld, a.stride};
+    m.addend = {data[2], c.ld, c.stride};
+    m.C = D;
+    m.ldc = d.ld;
+    m.stride_c = d.stride;
+    m.alpha = alpha;
+    m.beta = beta;
+    m.bias = o.adds_bias() ? o.bias : nullptr;
+    return m;
+}
 
 }  // namespace
 }  // namespace teon::cpu
@@ -262,8 +306,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
-// are rows.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
@@ -276,46 +318,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const auto& o = *operation;
     const Layout& a = *layout_a;
     const Layout& b = *layout_b;
-    const Layout& c = *layout_c;
     const Layout& d = *layout_d;
-    if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
+    if (cublasStatus_t status = check_problem(o, a, b, *layout_c, d); status != CUBLAS_STATUS_SUCCESS) return status;
     const float scale = *static_cast<const float*>(alpha);
     const float keep = *static_cast<const float*>(beta);
+    const Layout& c = keep == 0.0f ? d : *layout_c;  // C is not read
     if (keep == 0.0f) C = D;
-    if (!C || (o.adds_bias() && !o.bias) || (C == D && keep != 0.0f && !(c == d)) || address(workspace) % 16 != 0) {
+    if (!C || (o.adds_bias() && !o.bias) || (C == D && !(c == d)) || address(workspace) % 16 != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
-    }
     const void* data[] = {A, B, C, D};
-    const Layout* const layouts[] = {&a, &b, &c, &d};
-    for (int i = 0; i < kBias; ++i) {
-        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
-        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(*layouts[i], promised))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        if ((handle->refuse != Refuse::documented || is_fp8(a)) &&
-            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], address(data[i])))) {
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        }
-    }
-    if (o.adds_bias() && algorithm && address(o.bias) % algorithm->data[kBias] != 0) return CUBLAS_STATUS_INVALID_VALUE;
-
-    Matmul m;
-    m.M = static_cast<int64_t>(d.columns);
-    m.N = static_cast<int64_t>(d.rows);
-    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
-    m.batch = d.batch;
-    m.trans_a = o.trans_b == CUBLAS_OP_T;
-    m.trans_b = o.trans_a == CUBLAS_OP_T;
-    m.in = dtype(a.type);
-    m.out = dtype(d.type);
-    m.A = {B, b.ld, b.stride};
-    m.B = {A, a.ld, a.stride};
-    m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
-    m.C = D;
-    m.ldc = d.ld;
-    m.stride_c = d.stride;
-    m.alpha = scale;
-    m.beta = keep;
-    m.bias = o.adds_bias() ? o.bias : nullptr;
+    const Layouts layouts = {a, b, c, d};
+    if (cublasStatus_t status = check_addresses(*handle, o, layouts, data, algorithm); status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    const Matmul m = matmul_of(o, layouts, data, D, scale, keep);
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
     const cudaError_t queued =
         submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes, o = o, type_b = dtype(b.type)] {

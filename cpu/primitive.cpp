@@ -116,7 +116,7 @@ void Worker::run(const std::shared_ptr<const Primitive>& p, const void* a, const
     if (p->checked.load(std::memory_order_relaxed)) return execute(p, a, b, c, bias);
     const ProductCheck check(p->kind, c);
     execute(p, a, b, c, bias);
-    if (check.holds(a, b, c, bias)) p->checked.store(true, std::memory_order_relaxed);
+    if (check.compare(a, b, c, bias) == Comparison::agrees) p->checked.store(true, std::memory_order_relaxed);
 }
 
 void Worker::execute(const std::shared_ptr<const Primitive>& p, const void* a, const void* b, void* c,

@@ -29,10 +29,10 @@ DecoderConfig qwen3_preset(const char* name, int C, int L, int NH, int NKV, int 
 // LlamaConfig's keys with these differences.
 std::vector<HfKey> qwen3_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
-    for (HfKey& k : keys) {
+    std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });
+    for (HfKey& k : keys)
         if (k.key == "head_dim") k.otherwise = always(128);
-        if (k.key == "mlp_bias") k = {.key = "use_sliding_window", .write = always(false)};
-    }
+    keys.push_back({.key = "use_sliding_window", .write = always(false)});
     return keys;
 }
 

@@ -184,14 +184,7 @@ void Linalg::gemm(const Gemm& g) {
 
 void Linalg::bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta) {
     CHECK(rows > 0 && columns > 0, "bias gradient: empty dy of {} x {}", rows, columns);
-    Gemm g;
-    g.M = columns;
-    g.K = rows;
-    g.trans_a = true;
-    g.A = dy;
-    g.bias = mat(db, columns);
-    g.beta = beta;
-    impl_->reduce_bias(g);
+    impl_->reduce_bias({.M = columns, .K = rows, .trans_a = true, .A = dy, .beta = beta, .bias = mat(db, columns)});
 }
 
 void Linalg::run(const Gemm& g) {

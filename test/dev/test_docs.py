@@ -28,7 +28,7 @@ from testing import (
     write_tokenizer,
 )
 
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "test/README.md")),
          *sorted((ROOT / "docs").glob("*.md"))]
 RUNNERS = (r"\./train_", r"\./generate", "python3? ", r"\.venv/", "scripts/", "make ", "mpirun", "torchrun", "sbatch",
            "timeout", "build/", "transformers ", "vllm ", "lm_eval ", "curl ", "podman", "pip ")

@@ -78,8 +78,7 @@ TEST_CASE(
 
 TEST_CASE(
     "optim/teon_theory: with shared right vectors, the device's mode-1 step equals Muon's; with shared left vectors, "
-    "it is "
-    "smaller by sqrt(K)") {
+    "it is smaller by sqrt(K)") {
     const int K = 4;
     ParamTable table;
     for (int l = 0; l < K; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));

@@ -408,7 +408,7 @@ TEST_CASE("options/options: a run that used what was removed is refused with wha
     };
     const std::vector<std::string> config = {"--config", run.path};
     const std::vector<std::string> resume = {"--resume", "--out", run.folder.path()};
-    const Json unused = {{"soap-frequency", 10},  {"soap-max-dim", 10000}, {"ns-aol", false},
+    const Json unused = {{"soap-frequency", 10}, {"soap-max-dim", 10000}, {"ns-aol", false},
                          {"gelu-fusion", false}, {"autotune", false},     {"algorithms", "a.jsonl"}};
     const std::pair<Json, const char*> removed[] = {
         {{{"optimizer", "soap"}},

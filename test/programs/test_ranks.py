@@ -136,7 +136,6 @@ class SameResult(Ranks):
         self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()),
                          len(self.metrics("two")))
 
-
     def test_ranks_without_out_use_the_folder_that_rank_0_names(self):
         command = self.command("unused", steps=2)
         at = command.index("--out")
