@@ -39,9 +39,9 @@ struct OptimizerOptions {
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float momentum = 0.95f;
     bool nesterov = false;
-    bool shape_scale = true;  // the factor sqrt(m / n) of the slice
-    // If not 0, replaces shape_scale's factor by update_rms sqrt(max(m, n)): the update of a matrix that is
-    // orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
+    // If not 0, replaces the factor sqrt(m / n) of an update by update_rms sqrt(max(m, n)): the update of a matrix that
+    // is orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section
+    // 2.2).
     float update_rms = 0;
     // NorMuon's normalization (Li et al., arXiv 2510.05491), always on for Method::normuon: divide each row of O_k by
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.

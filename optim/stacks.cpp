@@ -87,10 +87,7 @@ double update_scale(const Stack& stack, const OptimizerOptions& options) {
     double factor = lr_scale_of(stack.role, options);
     if (options.update_rms > 0 && has_neuron_norm(options))
         return factor * options.update_rms;  // of a slice with rms 1
-    if (options.update_rms > 0)
-        factor *= options.update_rms * std::sqrt(std::max(m, n));
-    else if (options.shape_scale)
-        factor *= std::sqrt(m / n);
+    factor *= options.update_rms > 0 ? options.update_rms * std::sqrt(std::max(m, n)) : std::sqrt(m / n);
     // The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K.
     auto mean_square = [&](int heads) {
         const Unfolding u(stack.mode, stack.logical_m * stack.heads / heads, stack.logical_n, stack.K(), 1);

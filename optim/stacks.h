@@ -63,7 +63,7 @@ bool has_neuron_norm(const OptimizerOptions& options);
 
 // Returns what O_k is multiplied by, beside the learning rate: the product of
 //   the role's factor,
-//   sqrt(m / n) of the whole matrix, or what options has instead, and
+//   sqrt(m / n) of the whole matrix, or update_rms sqrt(max(m, n)), and
 //   sqrt(a / b), where b is the mean ||O_k||_F^2 in this stack, of all heads together, and a what it would be without
 //   the division into heads or, with teon_rms_match, in Muon: min(m, n).
 // Padding is not counted. See docs/optimizers.md, "Comparing Muon with Teon".

@@ -203,20 +203,20 @@ TEST_CASE("optim/stacks: the step factor is the role's factor, sqrt(m/n) of the 
     REQUIRE(close(factor(o, Role::mlp_down), 0.2 * std::sqrt(5461.0)));
     REQUIRE(close(factor(o, Role::q), 0.2 * std::sqrt(2048.0)));
     o.update_rms = 0;
-    o.shape_scale = false;
-    REQUIRE(close(factor(o, Role::mlp_up), 0.7));
     o.teon_rms_match = true;
     o.teon_roles = {Role::q, Role::mlp_up, Role::mlp_down};
     o.lr_scale = {};
+    const double up = std::sqrt(5461.0 / 2048);  // sqrt(m / n); of mlp-down the inverse, of q 1
     for (int K : {2, 3, 4}) {
         o.teon_k = K;
+        const double of_long_side = std::sqrt(2048.0 * K / std::min(5461, 2048 * K));  // the short side is n K or m
         o.teon_mode = 1;
-        REQUIRE(close(factor(o, Role::q), std::sqrt(K)));                                           // short side m
-        REQUIRE(close(factor(o, Role::mlp_up), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));  // n K or m
-        REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(K)));
+        REQUIRE(close(factor(o, Role::q), std::sqrt(K)));
+        REQUIRE(close(factor(o, Role::mlp_up), up * of_long_side));
+        REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(K) / up));
         o.teon_mode = 2;
-        REQUIRE(close(factor(o, Role::mlp_up), std::sqrt(K)));
-        REQUIRE(close(factor(o, Role::mlp_down), std::sqrt(2048.0 * K / std::min(5461, 2048 * K))));
+        REQUIRE(close(factor(o, Role::mlp_up), up * std::sqrt(K)));
+        REQUIRE(close(factor(o, Role::mlp_down), of_long_side / up));
         o.teon_mode = 3;
         REQUIRE(close(factor(o, Role::q), std::sqrt(2048.0)));  // ||O_k||_F = 1
         for (const Stack& s : plan_optimizer(table, o).stacks)  // also of the last stack, which has one layer if K = 3

@@ -142,7 +142,6 @@ const StepCase kStepCases[] = {
     {"svd", {.ortho = Ortho::svd}},
     {"gram", {.ns_form = NsForm::gram}},
     {"you, 6 steps", {.ortho = Ortho::you, .ns_steps = 6}},
-    {"no shape scale", {.shape_scale = false}},
     {"rms match", {.teon_rms_match = true}},
     {"rms match, mode 3", {.teon_mode = 3, .teon_rms_match = true}},
     {"normalized slices", {.nesterov = true, .teon_normalize_slices = true}},
@@ -229,8 +228,7 @@ double expected_size(const ParamRow& row, const OptimizerOptions& o) {
     const bool stacked = o.method == Method::teon && o.teon_roles.contains(row.role);
     const double sides[] = {std::min(m, K * n) / K, std::min(n, K * m) / K, 1};
     const double square = stacked && !o.teon_rms_match ? sides[o.teon_mode - 1] : std::min(m, n);
-    double scale = o.shape_scale ? std::sqrt(m / n) : 1;
-    if (o.update_rms > 0) scale = o.update_rms * std::sqrt(std::max(m, n));
+    const double scale = o.update_rms > 0 ? o.update_rms * std::sqrt(std::max(m, n)) : std::sqrt(m / n);
     return scale * std::sqrt(square / (m * n));
 }
 
@@ -267,11 +265,10 @@ TEST_CASE(
         }
     for (const TableShape& shape : shapes)
         for (const OptimizerOptions& method : methods)
-            for (const auto& [rms, shape_scale] : {std::pair(0.2f, true), {0.0f, true}, {0.0f, false}})
+            for (const float rms : {0.0f, 0.2f})
                 for (const bool per_head : {false, true}) {
                     OptimizerOptions o = method;
                     o.update_rms = rms;
-                    o.shape_scale = shape_scale;
                     o.ortho_per_head = per_head;
                     const ParamTable table = make_table(shape);
                     const std::map<Role, double> sizes = update_sizes(table, o);
@@ -280,9 +277,8 @@ TEST_CASE(
                         const double expected = expected_size(row, o);
                         INFO(row.name << " " << row.logical_rows << " x " << row.logical_cols << ", "
                                       << name_of(o.method) << ", mode " << o.teon_mode << ", rms match "
-                                      << o.teon_rms_match << ", update rms " << rms << ", shape scale " << shape_scale
-                                      << ", per head " << per_head << ": " << sizes.at(row.role) << ", expected "
-                                      << expected);
+                                      << o.teon_rms_match << ", update rms " << rms << ", per head " << per_head << ": "
+                                      << sizes.at(row.role) << ", expected " << expected);
                         // float's rounding of weights of 0.2 that move by 0.05 x 0.02 or more
                         REQUIRE(std::abs(sizes.at(row.role) / expected - 1) <= 1e-4);
                     }
