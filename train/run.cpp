@@ -18,7 +18,6 @@
 #include "plan/memory.h"
 #include "plan/report.h"
 #include "runtime/cuda/host_memory.h"
-#include "runtime/cuda/known_gpus.h"
 #include "train/eval_only.h"
 #include "train/loop.h"
 #include "train/ranks.h"

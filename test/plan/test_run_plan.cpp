@@ -11,7 +11,6 @@
 #include "model/families.h"
 #include "plan/report.h"
 #include "plan/step_time.h"
-#include "runtime/cuda/known_gpus.h"
 #include "runtime/linalg/library.h"
 #include "test/support/catch.h"
 #include "test/support/json.h"
