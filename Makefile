@@ -380,6 +380,12 @@ compile_commands.json: FORCE  ## Write the command that compiles each file, for 
 build/corpus/manifest.json: dev/make_corpus.py | $(SETUP_FIRST)
 	@$(PYTHON) dev/make_corpus.py $(@D)
 
+FINDINGS = $(filter-out findings/lib.sh,$(wildcard findings/*.sh))
+findings:  ## Run findings/, surprises of real libraries and tools: downloads 4 GB; outside CI
+	@export FINDINGS_VENVS=$${FINDINGS_VENVS:-$$(mktemp -d /tmp/findings-XXXXXX)}; failed=0; \
+	    for script in $(FINDINGS); do $$script || failed=1; done; \
+	    case $$FINDINGS_VENVS in /tmp/findings-*) rm -rf "$$FINDINGS_VENVS" ;; esac; exit $$failed
+
 clean:  ## Remove everything that was built
 	rm -rf build $(PROGRAMS)
 
@@ -391,4 +397,4 @@ help:  ## Print this list
 FORCE:
 .PHONY: FORCE all demo test test-cpus test-sanitize soak cuda-run-tests test-faults test-source-faults foreign \
         check-cuda gpu-first gpu-bundle check-layers test-docs syntax lint tidy bench setup packages check-packages \
-        venv deps-headers format format-check clean help
+        venv deps-headers format format-check findings clean help

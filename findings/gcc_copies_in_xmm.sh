@@ -1,9 +1,9 @@
 #!/bin/bash
 # Guess: for a CPU with AVX2, g++ copies a struct of 64 bytes, aligned to 64, by two loads and two stores of 32 bytes.
-# Seen:  g++ 12 makes eight moves of 16 bytes, also with -march=znver3 or haswell. Whoever then reads the copy as vectors
-#        of 32 bytes waits each time, as no such CPU forwards two stores to one load: kernels with an array of 16 floats
-#        in a struct were half as fast (norms, softmax). -mmove-max=256 -mstore-max=256 gives the expected code; with
-#        AVX-512 it is right without them.
+# Seen:  g++ 12 makes eight moves of 16 bytes, also with -march=znver3 or haswell. Whoever then reads the copy as
+#        vectors of 32 bytes waits each time, as no such CPU forwards two stores to one load: kernels that keep 16
+#        floats in a struct had a third to a half of their speed (norms, softmax). -mmove-max=256 -mstore-max=256 gives
+#        the expected code; with AVX-512 it is right without them.
 # Known: g++ 12.2 of Debian 12; the two options are new in g++ 12. Found in a profile, the arithmetic being vectorized.
 . "$(dirname "$0")/lib.sh"
 compiler=$(g++-12 -dumpfullversion 2>/dev/null) || fail "not run: needs g++-12 (apt-get install g++-12)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Guess: sampling from bfloat16 logits is off by their rounding: of 1000 equal tokens each is drawn equally often.
-# Seen:  jax.random.categorical draws its noise in the logits' type. bfloat16 has so few values that the largest noise is
-#        often tied, and the first of the tied tokens wins: the first tenth of the tokens gets half of the draws, the
+# Seen:  jax.random.categorical draws its noise in the logits' type. bfloat16 has so few values that the largest noise
+#        is often tied, and the first of the tied tokens wins: the first tenth of the tokens gets half of the draws, the
 #        last tenth almost none. float16 has the fault to a lesser degree. Convert logits to float32.
 # Known: jax 0.10.2, CPU, default mode (2026-11); earlier ones not run. Found by comparing six samplers.
 . "$(dirname "$0")/lib.sh"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Guess: with gradient_accumulation_steps=4 a learning rate schedule advances once per update of the weights.
-# Seen:  it advances once per batch: a schedule of 10 steps is at its end after 2.5 updates, and the first update already
-#        has the fourth rate. A warm-up is skipped in the same way.
-# Known: keras 3.15.1 (2026-11), backend JAX; earlier ones not run. Found by comparing schedules of 14 trainers.
+# Seen:  it advances once per batch: a schedule of 10 steps is at its end after 2.5 updates, and the first update
+#        already has the fourth rate. A warm-up is skipped in the same way.
+# Known: keras 3.15.1 (2026-11), backend JAX; earlier ones not run. Found by comparing schedules of other trainers.
 . "$(dirname "$0")/lib.sh"
 packages numpy==2.4.6 jax==0.10.2 jaxlib==0.10.2 keras==3.15.1
 prints "without accumulation, 10 batches: 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the scripts of this folder share. A script names its packages, then the output that it expects of a program:
 #
 #   . "$(dirname "$0")/lib.sh"
@@ -7,8 +8,10 @@
 # FINDINGS_VENVS: a folder in which environments are kept for the next script; else they go with the script.
 set -euo pipefail
 # Variables that would choose another code path in a library.
-unset ${!OMP*} ${!KMP*} ${!GOMP*} ${!OPENBLAS*} ${!NVPL*} ${!MKL*} ${!DNNL*} ${!ONEDNN*} ${!ATEN*} ${!TORCH*} ${!PYTORCH*} \
-    ${!JAX*} ${!XLA*} ${!KERAS*} ${!MLX*} ${!OV_*} ${!ORT_*} ${!HF_*} ${!TRANSFORMERS*} ${!OMPI*} ${!PMIX*} ${!PYTHON*}
+steering='G?OMP|KMP|PMIX|OPENBLAS|NVPL|MKL|DNNL|ONEDNN|ATEN|(PY)?TORCH|JAX|XLA|KERAS|MLX|OV|ORT|HF|TRANSFORMERS|PYTHON'
+for variable in $(compgen -e | grep -E "^($steering)"); do
+    unset "$variable"
+done
 
 name=$(basename "$0" .sh)
 work=$(mktemp -d)

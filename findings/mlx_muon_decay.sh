@@ -1,9 +1,9 @@
 #!/bin/bash
 # Guess: Muon's weight_decay shrinks weights by learning rate x decay a step, as in every other Muon: with a gradient of
 #        zero and a rate of 0.1, decays of 0.0001 and 1 move the weights by 0.001% and 10%.
-# Seen:  MLX adds decay x weight to the gradient before it orthogonalizes. That divides by the size, so with a gradient of
-#        zero every decay moves the weights by the same distance, and in training the decay changes the
-#        direction of the update instead of shrinking anything.
+# Seen:  MLX adds decay x weight to the gradient before it orthogonalizes. That divides by the size, so with a gradient
+#        of zero every decay moves the weights by the same distance, and in training the decay changes the direction of
+#        the update instead of shrinking anything.
 # Known: mlx 0.32.4 (2026-11); earlier ones not run. Found by comparing 20 packages' Muons, of which one does this.
 . "$(dirname "$0")/lib.sh"
 packages "mlx[cpu]==0.32.4" numpy==2.4.6

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Guess: Cast with saturate=0 to a float8 type gives one result for all values beyond its range, as the standard's
-#        table says: NaN for E4M3FN, infinity for E5M2.
+# Guess: Cast with saturate=0 to a float8 type gives one result for all values beyond its range, as the standard's table
+#        says: NaN for E4M3FN, infinity for E5M2.
 # Seen:  onnxruntime has a gap behind the largest value: from 480 to just below 496 E4M3FN gives 448 again, and from
 #        61440 to just below 65536 E5M2 gives NaN, and then infinity. ONNX's own reference has no gap.
 # Known: onnxruntime 1.32.0, CPU (2026-11); earlier ones not run. Found by comparing casts of eleven libraries.
@@ -21,7 +21,8 @@ def text(values):
     return ", ".join(f"{value:g}" if value != 65535 else "65535" for value in values)
 
 
-for name, values in (("FLOAT8E4M3FN", [448, 470, 480, 495, 496, 1000]), ("FLOAT8E5M2", [57344, 61440, 65535, 65536, 1e6])):
+for name, values in (("FLOAT8E4M3FN", [448, 470, 480, 495, 496, 1000]),
+                     ("FLOAT8E5M2", [57344, 61440, 65535, 65536, 1e6])):
     x = np.array(values, np.float32)
     nodes = [helper.make_node("Cast", ["x"], ["q"], to=getattr(TensorProto, name), saturate=0),
              helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT)]

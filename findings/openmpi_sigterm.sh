@@ -2,9 +2,9 @@
 # Guess: SIGTERM to mpirun reaches the ranks at once, and mpirun waits until they have saved and ended. SIGINT reaches
 #        them as SIGINT.
 # Seen:  the ranks get SIGCONT at once, SIGTERM one second later, also where mpirun got SIGINT, and SIGKILL a second
-#        after that. A rank that needs two seconds to write its checkpoint loses it. Send signals to the
-#        ranks themselves.
-# Known: Open MPI 4.1.4 of Debian 12; other versions not run. Found when runs under mpirun lost checkpoints on Ctrl-C.
+#        after that. A rank that needs two seconds to write its checkpoint loses it. Send signals to the ranks
+#        themselves.
+# Known: Open MPI 4.1.4 of Debian 12; other versions not run. Found by testing how runs of several ranks end.
 . "$(dirname "$0")/lib.sh"
 [ "$(dpkg-query -W -f '${Version}' openmpi-bin 2>/dev/null)" = 4.1.4-3+b1 ] ||
     fail "not run: needs openmpi-bin 4.1.4-3+b1 of Debian 12 (apt-get install openmpi-bin)"
@@ -15,6 +15,9 @@ touch ready
 for ((i = 0; i < 300; ++i)); do sleep 0.05; date +%s%3N >alive.new; mv alive.new alive; done
 END
 
+seconds() {
+    printf %.0f "$(($1 - begin))e-3"
+}
 signalled() {
     rm -f log ready
     mpirun --allow-run-as-root --oversubscribe -np 1 bash rank.sh >/dev/null 2>&1 &
@@ -23,8 +26,8 @@ signalled() {
     begin=$(date +%s%3N)
     kill -"$1" $!
     wait $! || status=$?
-    echo "$1 at 0 s:$(while read -r what at; do printf ' %s at %.0f s,' "$what" "$(((at - begin) / 100))e-1"; done <log)" \
-        "killed at $(printf %.0f "$((($(cat alive) - begin) / 100))e-1") s; mpirun's status $status"
+    echo "$1 at 0 s: $(while read -r what at; do echo -n "$what at $(seconds "$at") s, "; done <log)killed at" \
+        "$(seconds "$(cat alive)") s; mpirun's status $status"
 }
 both() {
     signalled TERM

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Guess: an Arrow file that polars writes with a Categorical column is a table like any other to pyarrow, which wrote the
-#        format: a dictionary of strings.
+# Guess: an Arrow file that polars writes with a Categorical column is a table like any other to pyarrow, which wrote
+#        the format: a dictionary of strings.
 # Seen:  polars' dictionary holds string_view, for which pyarrow lacks kernels: it opens the file and gives Python
-#        values, but cannot cast the column to strings or write it as parquet. The column of plain strings,
-#        which polars writes as string_view, can be cast and written.
+#        values, but cannot cast the column to strings or write it as parquet. The column of plain strings, which polars
+#        writes as string_view, can be cast and written.
 # Known: polars 2.1.0 and pyarrow 26.0.1 (2026-11). Found when a reader took such a file for damaged.
 . "$(dirname "$0")/lib.sh"
 packages polars==2.1.0 pyarrow==26.0.1
