@@ -1,5 +1,5 @@
 // Compares the first product of each kind with its definition. oneDNN generates code per shape, and a version's code
-// for some shapes has been wrong on some CPUs (2.6.3 in bf16 on AMX, with an odd K).
+// for some shapes has been wrong on some CPUs (2.6.3 in bf16 on AMX).
 #pragma once
 
 #include <array>

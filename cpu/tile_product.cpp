@@ -81,8 +81,7 @@ void finish_row(TC* c, const float* product, const T* addend, float alpha, float
 
 TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {
     const bool narrow = size_of(m.in) == 2;
-    // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
-    // contiguous.
+    // oneDNN 3.7 with AVX-512 multiplies a single column of a transposed A wrongly.
     const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
     odd_ = narrow && m.K % 2 == 1;
     end_ = m.K - (odd_ ? 1 : 0);

@@ -48,4 +48,10 @@ compile_commands.json: $(BUILD)/flags FORCE  ## Write the command that compiles 
 	        "$${command/@$(BUILD)\/flags/$$(cat $(BUILD)/flags)}" $$file; \
 	done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
-.PHONY: lint check-layers tidy syntax format format-check
+FINDINGS = $(filter-out findings/lib.sh,$(wildcard findings/*.sh))
+findings:  ## Run findings/, surprises of real libraries and tools: downloads 4 GB; outside CI
+	@export FINDINGS_VENVS=$${FINDINGS_VENVS:-$$(mktemp -d /tmp/findings-XXXXXX)}; failed=0; \
+	    for script in $(FINDINGS); do $$script || failed=1; done; \
+	    case $$FINDINGS_VENVS in /tmp/findings-*) rm -rf "$$FINDINGS_VENVS" ;; esac; exit $$failed
+
+.PHONY: lint check-layers tidy syntax format format-check findings

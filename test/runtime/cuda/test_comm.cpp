@@ -363,7 +363,7 @@ Operation broadcast(DType dtype) {
 
 }  // namespace
 
-// On a GPU these faults hang or corrupt memory. Each fault ends its process.
+// NCCL promises nothing for these faults; on CPUs each is an error and ends its process.
 TEST_CASE("runtime/cuda/comm: fault: kind", "[.][fault]") { disagree(reduce({{0, 5, 0}}), broadcast(DType::f32)); }
 TEST_CASE("runtime/cuda/comm: fault: count", "[.][fault]") { disagree(reduce({{0, 5, 0}}), reduce({{0, 4, 0}})); }
 TEST_CASE("runtime/cuda/comm: fault: type", "[.][fault]") { disagree(broadcast(DType::f32), broadcast(DType::bf16)); }
