@@ -14,10 +14,10 @@
 #include "options/command_line.h"
 #include "options/parse_options.h"
 #include "plan/description.h"
-#include "runtime/cuda/known_gpus.h"
 #include "plan/memory.h"
 #include "plan/report.h"
 #include "runtime/cuda/host_memory.h"
+#include "runtime/cuda/known_gpus.h"
 #include "train/eval_only.h"
 #include "train/loop.h"
 #include "train/ranks.h"
@@ -145,12 +145,6 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
         plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
                     gpu_row ? &gpu_row->rates : nullptr);
         check_host_memory(plan, launch.local_size, host_bytes_available());
-        check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
-        if (options.verify_data)
-            on_rank_0(context, [&] {
-                for (const DataSet* data : {&plan.train, &plan.val})
-                    if (!data->shards.empty()) verify_content(*data);
-            });
         start.open_folder = [&] {
             if (folder) {
                 folder->create(start.resume.has_value());
