@@ -12,8 +12,8 @@ namespace teon {
 // A script that answers each JSON object with one.
 class Script {
 public:
-    // Starts scripts/NAME with these arguments: with the Python of the project's .venv, which has the libraries, or else
-    // with python3. patience_s: LineServer's. Throws Error if the script is not found or cannot be started.
+    // Starts scripts/NAME with these arguments: with the Python of the project's .venv, which has the libraries, or
+    // else with python3. patience_s: LineServer's. Throws Error if the script is not found or cannot be started.
     Script(const std::string& name, const std::vector<std::string>& arguments, double patience_s);
 
     // Returns the value of `key` in the answer. Throws UsageError with the `error` in the answer, if there is one, and
