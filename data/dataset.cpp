@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ListedShard {
-    std::string split, sha256;
+    std::string split;
     int64_t tokens = 0, bytes = 0;
     bool counts_text = false, has_corrections = false;
 };
@@ -60,12 +60,8 @@ Manifest read_manifest(const std::string& path) {
     for (const Json& item : shards.items()) {
         const JsonObject shard(item, path + ": shards");
         const std::string file = shard.at<std::string>("file");
-        const ListedShard listed = {shard.get<std::string>("split", ""),
-                                    shard.get<std::string>("sha256", ""),
-                                    shard.at<int64_t>("tokens"),
-                                    shard.get<int64_t>("bytes", -1),
-                                    shard.has("text_bytes"),
-                                    shard.has("corrections")};
+        const ListedShard listed = {shard.get<std::string>("split", ""), shard.at<int64_t>("tokens"),
+                                    shard.get<int64_t>("bytes", -1), shard.has("text_bytes"), shard.has("corrections")};
         CHECK_USAGE(m.shards.insert({file, listed}).second, "{}: shards has {} twice; prepare or copy it again", path,
                     file);
     }
@@ -89,7 +85,6 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& shards, DataSet& o
         CHECK_USAGE(l.tokens == shard.tokens && (l.bytes < 0 || l.bytes == bytes),
                     "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
                     shard.path, shard.tokens, bytes, m.described_by, l.tokens, l.bytes);
-        if (!l.sha256.empty()) out.sha256.push_back({shard.path, l.sha256});
         if (l.has_corrections) out.corrected.insert(shard.path);
         out.counted += l.counts_text;
     }
@@ -182,7 +177,6 @@ DataSet open_dataset(const std::string& pattern, const std::string& split) {
         }
         data.corrected.merge(source.corrected);
         data.counted += source.counted;
-        data.sha256.insert(data.sha256.end(), source.sha256.begin(), source.sha256.end());
         data.mixture.push_back(weight / sum);
         data.sources.push_back(item);
     }
@@ -293,22 +287,6 @@ void check_disjoint(const DataSet& train, const DataSet& val) {
                     "{}: this shard is in both the training and the validation data; name other files in --data or "
                     "--val-data",
                     shard.path);
-}
-
-void verify_content(const DataSet& data) {
-    std::set<std::string> hashed;
-    for (const auto& [path, expected] : data.sha256) hashed.insert(path);
-    for (const ShardInfo& shard : data.shards)
-        CHECK_USAGE(hashed.count(shard.path),
-                    "--verify-data: {} has no manifest.json with hashes to compare with; make the shards with "
-                    "scripts/prepare.py",
-                    shard.path);
-    for (const auto& [path, expected] : data.sha256) {
-        const std::string content = sha256_of_file(path);
-        CHECK(content == expected,
-              "{}: its content differs from its manifest.json (SHA-256 {}, expected {}); prepare or copy it again",
-              path, content, expected);
-    }
 }
 
 std::string tokenizer_identity(const std::string& folder) {

@@ -87,10 +87,6 @@ void add_data_flags(OptionTable& t, Options& o) {
     val_data.is_list = true;
     val_data.fixed = false;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
-    t.toggle("--verify-data", o.verify_data,
-             "first compare the shards' content with their manifest.json (reads them all)")
-        .fixed = false;
-    t.rows.back().this_call = true;
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
 }
 

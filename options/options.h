@@ -42,7 +42,7 @@ struct Options {
     AttentionKind attention = AttentionKind::automatic;
     // data
     std::string data, val_data;
-    bool shuffle = true, document_mask = false, verify_data = false;
+    bool shuffle = true, document_mask = false;
     // batch
     int64_t batch_tokens = 0;      // 0: by the device and the model (plan/run_plan.h)
     int micro_batch = 0;           // 0: automatic

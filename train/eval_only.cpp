@@ -155,7 +155,6 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
         check_model_tokenizer(data, published.folder, c.V);  // otherwise losses mean nothing
         check_document_mask(o, data);
-        if (o.verify_data) verify_content(data);
     }
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
