@@ -19,7 +19,7 @@ DecoderConfig ModelFamily::config(const std::string& preset) const {
 }
 
 bool ModelFamily::reads(const std::string& model_type) const {
-    return model_type == name || (!model_type.empty() && model_type == hf_window.model_type);
+    return model_type == name || std::ranges::count(hf_window.model_types, model_type) > 0;
 }
 
 bool ModelFamily::has_flag(const ModelField& field) const {
@@ -91,12 +91,12 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
 
 Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter) {
     const HfWindow& window = family.hf_window;
-    const bool renamed = c.window > 0 && !window.model_type.empty();
+    const bool renamed = c.window > 0 && !window.model_types.empty();
     Json j = {{"architectures", Json::array({renamed ? window.hf_class : family.hf_class})}};
     for (const HfKey& k : family.hf_keys) j[k.key] = written(family, k, c);
     if (c.window > 0)
         for (const HfKey& k : window.keys) j[k.key] = written(family, k, c);
-    j["model_type"] = renamed ? window.model_type : family.name;
+    j["model_type"] = renamed ? window.model_types[0] : family.name;
     for (const HfKey& k : shared_keys(family)) j[k.key] = written(family, k, c);
     j["torch_dtype"] = "float32";
     const Json token = delimiter >= 0 ? Json(delimiter) : Json();

@@ -30,10 +30,12 @@ auto always(T value) {
     return [value](const DecoderConfig&) { return value; };
 }
 
-// How the config.json of a model with a window differs from the family's: another model_type and class, where
-// transformers has them (empty: the family's own), and further keys, which replace those of hf_keys.
+// How the config.json of a model with a window differs from the family's: by another model_type and class, where
+// transformers has them (none: the family's own), and by further keys, which replace those of hf_keys. The first of
+// model_types is written, all are read.
 struct HfWindow {
-    std::string model_type = {}, hf_class = {};
+    std::vector<std::string> model_types = {};
+    std::string hf_class = {};
     std::vector<HfKey> keys;
 };
 

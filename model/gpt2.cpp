@@ -72,7 +72,7 @@ ModelFamily gpt2_family() {
                         {"resid_pdrop", "dropout", always(0.1)},
                         {.key = "embd_pdrop", .write = dropout_json},
                         {.key = "attn_pdrop", .write = dropout_json}},
-            .hf_window = {kWindowed, "", {{"sliding_window", "window"}}},
+            .hf_window = {{kWindowed}, "", {{"sliding_window", "window"}}},
             .hf_tied_head = true,
             .read_hf = read_gpt2};
 }

@@ -113,6 +113,12 @@ void read_rope(DecoderConfig& c, HfReader& r) {
     take(base, r, "rope_theta");
     for (const char* place : {"rope_parameters", "rope_scaling"}) {
         HfReader rope = r.object(place);
+        if (r.get<std::string>("model_type", "") == "olmo3" && rope.has(kSlidingAttention)) {  // by layer_types
+            rope.ignore({kFullAttention});
+            HfReader of_window = rope.object(kSlidingAttention);
+            rope.finish();
+            rope = of_window;
+        }
         take(base, rope, "rope_theta");
         take(type, rope, "rope_type");
         take(type, rope, "type");

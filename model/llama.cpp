@@ -56,7 +56,8 @@ void read_mistral(DecoderConfig& c, HfReader& r) {
 void read_llama(DecoderConfig& c, HfReader& r) {
     read_rope(c, r);
     r.ignore({"pretraining_tp"});  // pretraining_tp splits products without changing them
-    if (r.get<std::string>("model_type", "") == "mistral") read_mistral(c, r);
+    const auto type = r.get<std::string>("model_type", "");
+    if (type == "mistral" || type == "ministral") read_mistral(c, r);
 }
 
 }  // namespace
@@ -91,7 +92,8 @@ ModelFamily llama_family() {
                         {"attention_dropout", "dropout", always(0.0)},
                         {"attention_bias", "attention_biases", always(false)},
                         {"mlp_bias", "mlp_biases", always(false)}},
-            .hf_window = {"mistral",
+            // With layer_types, transformers' AutoConfig makes a Ministral of a Mistral: the same, by another name.
+            .hf_window = {{"mistral", "ministral"},
                           "MistralForCausalLM",
                           {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
             .read_hf = read_llama};

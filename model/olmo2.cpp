@@ -60,7 +60,7 @@ ModelFamily olmo2_family() {
             .mlps = activations(/*gated=*/true),
             .hf_class = "Olmo2ForCausalLM",
             .hf_keys = olmo2_keys(),
-            .hf_window = {"olmo3",
+            .hf_window = {{"olmo3"},
                           "Olmo3ForCausalLM",
                           {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
             .read_hf = read_olmo2};

@@ -99,6 +99,20 @@ TEST_CASE("model/family: a window has the class and keys by which transformers c
         REQUIRE(read(j).window == 100);
         REQUIRE(read(j).family == family.name);
         REQUIRE(written(read(j)) == j);
+        if (family.name == "llama") {
+            json ministral = j;
+            ministral["model_type"] = "ministral";
+            REQUIRE(written(read(ministral)) == j);
+        }
+        if (family.name == "olmo2") {  // as transformers saves it
+            json olmo3 = j;
+            olmo3.erase("rope_theta");
+            olmo3["rope_parameters"]["sliding_attention"] = {{"rope_theta", c.rope_base}, {"rope_type", "default"}};
+            olmo3["rope_parameters"]["full_attention"] = {{"rope_theta", 1.0}, {"rope_type", "yarn"}};
+            REQUIRE(written(read(olmo3)) == j);
+            olmo3["model_type"] = "olmo2";
+            REQUIRE(contains(error_of<UsageError>([&] { read(olmo3); }), "rope_parameters"));
+        }
         json none = j;
         none["sliding_window"] = nullptr;
         REQUIRE(read(none).window == 0);

@@ -116,7 +116,7 @@ class ResumeTest(ResumeCase):
 
     def test_a_window_has_the_same_bits_on_resume_with_recomputation_and_stays(self):
         shape = self.SHAPE | {"--layers": 3}
-        flags = ["--window", 5, "--optimizer", "teon", "--document-mask", "--checkpoint-every", 10]
+        flags = ["--window", 5, "--optimizer", "teon", "--checkpoint-every", 10]
         self.train("whole", *flags, steps=20, shape=shape)
         self.assertEqual(self.config("whole")["model"]["window"], 5)
         self.train("none", *flags[2:], steps=20, shape=shape)
