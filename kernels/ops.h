@@ -12,6 +12,7 @@
 #include "kernels/activation.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode.h"
+#include "kernels/attention/first_key.h"
 #include "kernels/attention/flash.h"
 #include "kernels/classifier.h"
 #include "kernels/dropout.h"

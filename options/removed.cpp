@@ -25,6 +25,7 @@ constexpr Removed kRemoved[] = {
     {"gelu-fusion", "true", "0.2.0", "leave it out; --init-from takes the weights of such a run"},
     {"autotune", "true", "0.2.0", "leave it out; --init-from takes the weights of such a run"},
     {"algorithms", "", "0.2.0", ""},
+    {"verify-data", "", "0.2.0", ""},
     {"ns-aol", "true", "0.2.0", "leave it out: it gained nothing"},
 };
 

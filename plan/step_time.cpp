@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "kernels/attention/first_key.h"
 #include "model/decoder.h"
 
 namespace teon {
@@ -40,10 +41,12 @@ double products_seconds(const RunPlan& p, const GpuRates& gpu) {
     return seconds;
 }
 
-// Returns the time of attention: two products forward and five backward, of which the causal mask leaves half.
+// Returns the time of attention: two products forward and five backward, of the keys that a row sees. A window has the
+// rate of the sequence whose rows see as many keys.
 double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
-    const double T = run.T;
-    const double flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
+    const double keys = mean_keys(run.T, c.window);
+    const double T = 2 * keys;
+    const double flops = 7 * 2.0 * run.B * run.T * keys * c.attention_width() * c.L;
     return flops / (gpu.attention * T / (T + gpu.half_T));
 }
 

@@ -27,6 +27,7 @@ HOUSE, MODELLED_TRAIN = "build/model-gpu/tests", "build/cuda-model/train_gpt2"
 WRONG = "with expansion:"  # a test's comparison
 RANKS, RESUME, SHARDING = (f"test/programs/test_{name}.py" for name in ("ranks", "resume", "sharding"))
 FLASH = "kernels/attention/flash: many tiles*"
+WINDOW, FLASH_WINDOW = (f"kernels/attention/{name}: with a window*" for name in ("attention", "flash"))
 REPLAYED, OFFLOADED = "train/trainer: replayed from graphs*", "train/trainer: with blocks offloaded*"
 ON_TWO_RANKS = ("test/programs/test_model_gpu.py", "test_the_order_of_streams")
 
@@ -39,6 +40,28 @@ FAULTS = [
     Fault("the key head of another group, in tiles", "kernels/attention/tiled.cu",
           "const int kv = h / (s.NH / s.NKV);", "const int kv = h % s.NKV;", TESTS,
           "kernels/attention/attention: *", "NKV=2"),
+    # Windows: a key too many or too few, in the rule and in each kernel that applies it, and a cache without one.
+    Fault("a window without the row's own key", "kernels/attention/first_key.cu",
+          "- window + 1;", "- window;", TESTS, "model/decoder: with a window*", WRONG),
+    Fault("a key before the window", "kernels/attention/rows.cu",
+          "return first <= column && column <= t;", "return first <= column + 1 && column <= t;", TESTS, WINDOW, WRONG),
+    Fault("a key before the window, in tiles", "kernels/attention/tiled.cu",
+          "return !MASKED || (first <= j && j <= last);", "return !MASKED || (first <= j + 1 && j <= last);", TESTS,
+          WINDOW, WRONG),
+    Fault("a key before the window, in the gradients of tiles", "kernels/attention/tiled.cu",
+          "(first[k] <= key && key <= t + k)", "(first[k] <= key + 1 && key <= t + k)", TESTS, WINDOW, WRONG),
+    Fault("a key before the window, in flash attention", "kernels/attention/flash_shape.h",
+          "if (column < first || column > last)", "if (column + 1 < first || column > last)", TESTS, FLASH_WINDOW,
+          WRONG),
+    Fault("a key before the window, in flash attention's gradients of keys", "kernels/attention/flash_backward.h",
+          "if (k < lowest || k > query + column)", "if (k + 1 < lowest || k > query + column)", TESTS, FLASH_WINDOW,
+          WRONG),
+    Fault("tiles behind the window are read", "kernels/attention/flash_mma_backward.cu",
+          "first_key ? readers_end(first_key, last_key, s.T) : s.T", "s.T", TESTS,
+          "kernels/attention/flash: tiles that a window hides*", WRONG),
+    Fault("a cache without a window", "model/attention.h",
+          "windowed(p.cached + 1) ? p.cached + 1 - window_ : 0", "0", TESTS, "generation/generator: with a window*",
+          WRONG),
     Fault("no decay at an update of zero: AdamW", "kernels/optimizers/element_update.h",
           "CAUTIOUS ? update.decay_factor(p[k], delta)",
           "CAUTIOUS ? (delta == 0.0f ? 1.0f : update.decay_factor(p[k], delta))", TESTS,

@@ -145,12 +145,6 @@ int train_as_planned(RunPlan plan, TrainingStart& start, std::optional<RunFolder
     plan_memory(plan, o.memory ? o.memory : usable_bytes(device, launch.size, launch.local_size),
                 gpu ? &gpu->rates : nullptr);
     check_host_memory(plan, launch.local_size, host_bytes_available());
-    check_equal_on_all_ranks(o.verify_data ? "on" : "off", "--verify-data", context);
-    if (o.verify_data)
-        on_rank_0(context, [&] {
-            for (const DataSet* data : {&plan.train, &plan.val})
-                if (!data->shards.empty()) verify_content(*data);
-        });
     start.open_folder = [&] {
         if (folder) {
             folder->create(start.resume.has_value());

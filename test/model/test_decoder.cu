@@ -404,6 +404,33 @@ TEST_CASE("model/decoder: masked documents give the results of separate document
     }
 }
 
+// Through L layers, a token reaches the L (window - 1) rows behind it.
+TEST_CASE("model/decoder: with a window, a token changes the logits of exactly the rows that it reaches") {
+    for (const ModelFamily& family : families())
+        for (const int window : {1, 2, 5}) {
+            INFO(family.name << ", window " << window);
+            DecoderConfig c = small_config(family.name);
+            c.window = window;
+            ModelRunner r(c, small_run(family.name, DType::f32, 1));
+            std::vector<int> tokens = random_ints(T, 61, c.V);
+            const auto logits = [&] {
+                const Buffer<float> out(int64_t{T} * c.V);
+                r.model->logits(out.data(), *DeviceBatch(tokens, tokens, 1, T, r.context.stream), 0, T);
+                return fetch(out, r.context.stream);
+            };
+            const std::vector<float> before = logits();
+            const int changed = 4;
+            tokens[changed] = (tokens[changed] + 1) % c.V;
+            const std::vector<float> after = logits();
+            for (int t = 0; t < T; ++t) {
+                INFO("row " << t);
+                const bool same =
+                    std::equal(after.begin() + t * c.V, after.begin() + (t + 1) * c.V, before.begin() + t * c.V);
+                REQUIRE(same == (t < changed || t > changed + c.L * (window - 1)));
+            }
+        }
+}
+
 // Both attentions round to bf16, at different places. Compared with float, flash must not be much worse. Most of the
 // error comes from rounding outside of the attention, which is the same for both.
 TEST_CASE("model/decoder: flash attention is about as accurate as gemm attention, with and without documents") {

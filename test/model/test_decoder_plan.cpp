@@ -65,6 +65,27 @@ TEST_CASE("model/decoder_plan: FLOPs per token match the architecture") {
     REQUIRE(std::abs(decoder_flops_per_token(olmo2_family().config("1b"), 1024) / 1e6 - 7877) < 1);
 }
 
+TEST_CASE("model/decoder_plan: a window takes the FLOPs of the keys that it hides, and memory for the first keys") {
+    for (const ModelFamily& family : families()) {
+        INFO(family.name);
+        DecoderConfig c = family.config("tiny");
+        const int length = 1024;
+        const double whole = decoder_flops_per_token(c, length);
+        DecoderRun run{2, length, DType::bf16};
+        const int64_t bytes = decoder_activations(c, run).total_bytes();
+        c.window = length;
+        REQUIRE(decoder_flops_per_token(c, length) == whole);
+        REQUIRE(decoder_activations(c, run).total_bytes() == bytes);
+        // Row t of the last 960 does not see t - 63 keys, so 461,280 of the 524,288 pairs are not multiplied: by 4
+        // FLOPs per channel of the heads, three times.
+        c.window = 64;
+        const double hidden = 960.0 * 961 / 2 / length;
+        const double per_key = 3.0 * 4 * c.L * c.attention_width();
+        REQUIRE(std::abs(whole - decoder_flops_per_token(c, length) - per_key * hidden) <= per_key / 2);
+        REQUIRE(decoder_activations(c, run).total_bytes() == bytes + 2 * length * 4);
+    }
+}
+
 TEST_CASE("model/decoder_plan: the model allocates the memory of its activation plan") {
     for (const std::string& name : kAllModels)
         for (const int offloaded : {0, 1})

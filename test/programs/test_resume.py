@@ -113,6 +113,28 @@ class ResumeTest(ResumeCase):
         self.train("zero", *flags[2:], "--dropout", 0, steps=20, shape=shape)
         self.assert_same_run("none", "zero", 20)
 
+    def test_a_window_has_the_same_bits_on_resume_with_recomputation_and_stays(self):
+        shape = self.SHAPE | {"--layers": 3}
+        flags = ["--window", 5, "--optimizer", "teon", "--checkpoint-every", 10]
+        self.train("whole", *flags, steps=20, shape=shape)
+        self.assertEqual(self.config("whole")["model"]["window"], 5)
+        self.train("none", *flags[2:], steps=20, shape=shape)
+        self.assertNotEqual(self.losses("whole")[0], self.losses("none")[0])
+        for out, *more in (["block", "--recompute", "block"], ["same"]):
+            with self.subTest(out):
+                self.train(out, *flags, *more, steps=20, shape=shape)
+                shutil.rmtree(self.checkpoint(out, 20))
+                self.train(out, "--resume", shape={}, steps=20)
+                self.assert_same_run("whole", out, 20)
+        self.assertIn("window 6 (was 5)", self.refused("same", "--window", 6, "--resume", shape={}, steps=20))
+        # A window of the whole sequence is none, and the model of --init-from has its own.
+        self.train("wide", *flags[2:], "--window", shape["--seq-len"], steps=20, shape=shape)
+        self.assertEqual(self.losses("wide"), self.losses("none"))
+        self.train("tuned", "--init-from", self.folder / "whole", steps=2, shape={})
+        self.assertEqual(self.config("tuned")["model"]["window"], 5)
+        self.assertIn("the model of --init-from has 5", self.refused("x", "--init-from", self.folder / "whole",
+                                                                     "--window", 4, shape={}, steps=2))
+
     def test_checkpoints_by_the_clock_are_written_and_replaced(self):
         result = self.train("a", "--plan-only", steps=3000)
         self.assertIn("checkpoints at the end, after 30 minutes without one (replaced by the next)", result.stdout)
