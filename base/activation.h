@@ -1,5 +1,4 @@
-// GELU (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415) in its tanh form, for kernels and for the epilogues of
-// products on CPUs, and in its exact form, for kernels. A GPU's library has its own GELU, whose last bits differ.
+// GELU (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415) in its tanh form and in its exact form.
 //
 //   gelu(x) = x/2 (1 + tanh(v(x)/2)) = x s(v(x)),   v(x) = 2 sqrt(2/pi) (x + 0.044715 x^3),   s(v) = 1 / (1 + e^-v)
 //

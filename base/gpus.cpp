@@ -1,5 +1,7 @@
 #include "base/gpus.h"
 
+#include "base/text.h"
+
 namespace teon {
 
 namespace {
@@ -19,6 +21,20 @@ std::string short_name(const GpuSheet& gpu) {
     for (const char* letter = gpu.model; *letter; ++letter)
         if (*letter != ' ') name += *letter;
     return name;
+}
+
+static std::string plan_name(const GpuSheet& gpu) { return lower_case(short_name(gpu)); }
+
+std::vector<std::string> plan_names() {
+    std::vector<std::string> names;
+    for (const GpuModel& gpu : kGpus) names.push_back(plan_name(gpu.sheet));
+    return names;
+}
+
+const GpuModel* known_gpu(std::string_view name) {
+    for (const GpuModel& gpu : kGpus)
+        if (name == plan_name(gpu.sheet) || name == gpu.sheet.title) return &gpu;
+    return nullptr;
 }
 
 double peak_bf16_flops(std::string_view device_name) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace teon {
 
@@ -103,6 +104,9 @@ static_assert(rows_are_complete(), "a row of kGpus lacks a figure, or its title 
 
 // Returns "RTX4090" of "RTX 4090".
 std::string short_name(const GpuSheet& gpu);
+std::vector<std::string> plan_names();  // the values of --plan-for: "rtx4090" of "RTX 4090"
+// Returns the row of a value of --plan-for, or of a device that reports this name; nullptr if it is unknown.
+const GpuModel* known_gpu(std::string_view name);
 
 // Returns the dense bf16 FLOP/s of the GPU that reports this name, also of variants of a row with other FLOP/s; 0 if
 // the GPU is unknown or a slice of one (MIG).

@@ -1,6 +1,6 @@
 // Measures attention at several T and HS, each kernel of a GPT-2 124M step and the copy bandwidth, for `make gpu-first`
 // (dev/first_hour/speed.py), and prints one JSON object per line. Each operation states its FLOPs and the least
-// number of bytes that it must move. Products use the algorithms that --autotune would select.
+// number of bytes that it must move.
 //
 //   bench_gpu                      all operations; without a GPU nothing runs, and "ms" is null
 //   bench_gpu --list               the operations; nothing runs
@@ -102,9 +102,7 @@ struct Bench {
     Memory memory{gpu, int64_t{6} << 30, context.stream};
     std::FILE* log = std::getenv("TEON_TEST_LOG") ? std::fopen(std::getenv("TEON_TEST_LOG"), "w") : nullptr;
 
-    Bench(bool gpu, Names names) : gpu(gpu), names(std::move(names)) {
-        if (gpu) context.linalg.search_algorithms({}, nullptr);
-    }
+    Bench(bool gpu, Names names) : gpu(gpu), names(std::move(names)) {}
 
     // Measures and prints an operation. `row` is its description without the last figure, milliseconds per run. Returns
     // whether the operation was wanted.
@@ -207,21 +205,16 @@ void product(Bench& b, const std::string& name, int count, double bytes, Gemm g)
     g.B = mat(b.memory.take<T>(N * K), g.trans_b ? K : N);
     g.C = mat(b.memory.take<Output>(M * N), N);
     if (g.beta != 0.0f && std::is_same_v<Output, T>) g.addend = mat(b.memory.take<Output>(M * N), N);
-    if (g.epilogue == Epilogue::bias || g.epilogue == Epilogue::gelu) g.bias = mat(b.memory.take<Output>(N), N);
-    if (g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu) g.aux = mat(b.memory.take<Output>(M * N), N);
-    if (g.epilogue == Epilogue::bias_grad) g.bias = mat(b.memory.take<float>(M), M);
+    if (g.epilogue == Epilogue::bias) g.bias = mat(b.memory.take<Output>(N), N);
     b.kernel(name.c_str(), count, 2.0 * g.M * g.N * g.K, bytes, [&] { b.context.linalg.gemm(g); });
 }
 
 // The products of a linear layer y (N, out) = x (N, in) W^T + bias (+ residual): forward, the gradient of x, and the
-// gradient of W (float, +=). `fused` also measures the products of --gelu-fusion. With gelu, the forward product has
-// GELU as its epilogue, and the product for the gradient of W computes the bias gradient. With dgelu, the product for
-// the gradient of x has GELU's derivative as its epilogue.
+// gradient of W (float, +=).
 struct LinearBench {
     std::string name;
     int count, N, out, in;
     bool bias = false, residual = false;
-    Epilogue fused = Epilogue::none;
 };
 void linear(Bench& b, const LinearBench& l) {
     const double x = 2.0 * l.N * l.in;
@@ -234,15 +227,6 @@ void linear(Bench& b, const LinearBench& l) {
     product<T>(b, l.name + " forward", l.count, x + w + y * (l.residual ? 2 : 1), forward);
     product<T>(b, l.name + " dX", l.count, x + w + y, dX);
     product<float>(b, l.name + " dW", l.count, x + y + 4 * w, dW);  // read and written
-    if (l.fused == Epilogue::gelu) {
-        forward.epilogue = Epilogue::gelu;
-        dW.epilogue = Epilogue::bias_grad;
-        product<T>(b, l.name + " forward, GELU", l.count, x + w + 2 * y, forward);
-        product<float>(b, l.name + " dW, bias gradient", l.count, x + 2 * y + 4 * w, dW);
-    } else if (l.fused == Epilogue::dgelu) {
-        dX.epilogue = Epilogue::dgelu;
-        product<T>(b, l.name + " dX, GELU", l.count, 2 * x + w + y, dX);
-    }
 }
 
 // The shape of a GPT-2 124M step of one micro-batch of 64 x 1024 tokens.
@@ -262,10 +246,8 @@ void step_products(Bench& b, const StepShape& s) {
     const int N = s.N;
     linear(b, {.name = "qkv", .count = L, .N = N, .out = 3 * C, .in = C, .bias = true});
     linear(b, {.name = "attention out", .count = L, .N = N, .out = C, .in = C, .bias = true, .residual = true});
-    linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true, .fused = Epilogue::gelu});
-    LinearBench down{.name = "MLP down", .count = L, .N = N, .out = C, .in = F, .bias = true, .residual = true};
-    down.fused = Epilogue::dgelu;
-    linear(b, down);
+    linear(b, {.name = "MLP up", .count = L, .N = N, .out = F, .in = C, .bias = true});
+    linear(b, {.name = "MLP down", .count = L, .N = N, .out = C, .in = F, .bias = true, .residual = true});
     linear(b, {.name = "head", .count = N / s.chunk, .N = s.chunk, .out = s.Vp, .in = C});
 }
 

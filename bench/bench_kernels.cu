@@ -2,6 +2,7 @@
 // that each must move per second beside the machine's stream figure, and for operands in the second-level cache the
 // elements per second, which is the rate of the core's units. A figure is the best of 15 runs, because other work on
 // the machine only makes runs slower. The stream figure is that of a triad, a = b + 3 c, on arrays of the same size.
+// Then attention at T = 4096 with windows of several sizes.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 
 #include "bench/benchmark.h"
 #include "kernels/activation.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/first_key.h"
 #include "kernels/classifier.h"
 #include "kernels/common.h"
 #include "kernels/fill.h"
@@ -218,6 +221,33 @@ void kernels_of(Bench& b) {
     updates<T>(b);
 }
 
+// A long sequence with each window; 0 for none.
+template <typename T>
+void attention(Bench& b) {
+    const AttentionShape s{.B = 1, .T = 4096, .NH = 4, .NKV = 4, .HS = 64};
+    Context context;
+    Buffer<T> qkv = b.normal<T>(s.T * s.qkv_width());
+    Buffer<T> dqkv = b.normal<T>(s.T * s.qkv_width());
+    Buffer<T> out = b.normal<T>(s.T * s.out_width());
+    Buffer<T> dout = b.normal<T>(s.T * s.out_width());
+    Buffer<float> lse(int64_t{s.NH} * s.T);
+    Buffer<std::byte> scratch(static_cast<int64_t>(attention_scratch_bytes(s, dtype_of<T>)));
+    Buffer<int> first_keys(s.T);
+    for (const int window : {0, 1024, 256, 64}) {
+        window_first_keys(first_keys.data(), nullptr, s.B, s.T, window > 0 ? window : s.T, context.stream);
+        const int* first_key = window > 0 ? first_keys.data() : nullptr;
+        const double forward = seconds_of(
+            [&] { attention_forward(out.data(), lse.data(), scratch.data(), qkv.data(), first_key, s, context); });
+        const double backward = seconds_of([&] {
+            attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), first_key,
+                               s, context);
+        });
+        fmt::print("attention, {:<5} window {:>4}: forward {:>6.1f} ms, backward {:>6.1f}; {:.0f} keys a row\n",
+                   name_of(dtype_of<T>), window, 1e3 * forward, 1e3 * backward, mean_keys(s.T, window));
+        std::fflush(stdout);
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -234,5 +264,7 @@ int main() {
         triad(b);
         kernels_of<float>(b);
         kernels_of<bf16>(b);
+        attention<float>(b);
+        attention<bf16>(b);
     });
 }

@@ -118,13 +118,7 @@ void measure_symmetric(int side, int batch, Linalg& linalg) {
     g.symmetric = true;
     for (const SymmetricKernel* kernel : symmetric_kernels(g, g.C, stream))
         print_row(s, kernel->name, "f16", stream, [&] { kernel->run(g, g.C, stream); });
-    Linalg searching(stream);
-    searching.search_algorithms({}, [](const AlgorithmChoice& choice) {
-        if (!choice.product.starts_with("symmetric")) return;
-        fmt::print("library's blocks, then mirrored: {:.1f} us; --autotune chooses: {}\n", choice.first_ms * 1e3,
-                   choice.algorithm);
-    });
-    searching.gemm(g);
+    print_row(s, "what the rule chooses", "f16", stream, [&] { linalg.gemm(g); });
 }
 
 }  // namespace

@@ -240,12 +240,11 @@ std::optional<std::string> checkpoint_fault(const std::string& folder) {
 }
 
 void verify_model(const std::string& path) {
-    std::error_code error;
-    const bool whole = fs::is_directory(path, error);
+    const bool whole = is_folder(path);
     const bool many = whole || path.ends_with(".index.json");
     const std::string folder = whole ? path : fs::path(path).parent_path().string();
     const std::string manifest = (fs::path(folder) / "manifest.json").string();
-    if (!fs::exists(manifest, error)) return;
+    if (!path_exists(manifest)) return;
     const Json parsed = read_json(manifest);
     if (!parsed.contains("xxh3") || !parsed.contains("files")) return;  // written by another program
     for (const ManifestEntry& entry : verified_manifest(folder.empty() ? "." : folder)) {
@@ -325,8 +324,7 @@ TrainingState read_training_state(const std::string& folder) {
 void read_tensors(const std::string& folder, ParamStore& params, const std::vector<StateTensor>& state,
                   const Stream& stream) {
     load_weights(params, SafetensorsModel(folder), stream);
-    std::error_code error;
-    if (const std::string path = folder + "/optimizer/master.safetensors"; fs::exists(path, error)) {
+    if (const std::string path = folder + "/optimizer/master.safetensors"; path_exists(path)) {
         const SafetensorsFile padded(path);
         for (int i = 0; i < params.table().count(); ++i) {
             const ParamRow& row = params.table()[i];
@@ -336,11 +334,9 @@ void read_tensors(const std::string& folder, ParamStore& params, const std::vect
         }
     }
     const SafetensorsFile saved(folder + "/optimizer/state.safetensors");
-    std::vector<StateTensor> expected = state;
-    std::erase_if(expected, [&](const StateTensor& t) { return t.may_be_absent && !saved.find(t.name); });
-    CHECK(saved.tensors().size() == expected.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
+    CHECK(saved.tensors().size() == state.size(), "{}: holds {} tensors, this run's optimizer has {}", saved.path(),
           saved.tensors().size(), state.size());
-    for (const StateTensor& t : expected) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
+    for (const StateTensor& t : state) upload_tensor(t.data, saved, t.name, t.rows, t.cols, t.begin, t.end, stream);
 }
 
 }  // namespace teon

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "base/hash.h"
 #include "checkpoint/safetensors.h"
@@ -17,6 +19,7 @@ namespace teon {
 namespace {
 
 constexpr size_t kBlock = size_t{8} << 20;  // most bytes of one write
+const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
 void require(int status, const char* what, const std::string& path) {
     CHECK(status >= 0, "{}: cannot {}: {}", path, what, std::strerror(errno));
@@ -65,14 +68,62 @@ private:
     int file_ = -1;
 };
 
+}  // namespace
+
+// The folder of a checkpoint that is being written, and its manifest.
+class CheckpointWriter::StagedFolder {
+public:
+    StagedFolder(FileOps& files, std::string path) : files_(files), path_(std::move(path)) { make(path_); }
+
+    // Calls write(file) to write the file `name`, which is at most one folder deep.
+    template <typename F>
+    void add(const std::string& name, F write) {
+        if (const size_t slash = name.find('/'); slash != std::string::npos) make(path_ + "/" + name.substr(0, slash));
+        OutputFile file(files_, path_, name);
+        write(file);
+        manifest_.push_back(file.close());
+    }
+    void add_text(const std::string& name, const std::string& text) {
+        add(name, [&](OutputFile& file) { file.write(text); });
+    }
+    // The tensors are float.
+    void add_tensors(const std::string& name, const std::vector<TensorData>& tensors) {
+        add(name, [&](OutputFile& file) {
+            file.write(safetensors_header(tensors, kMetadata));
+            for (const TensorData& t : tensors) file.write(t.data, static_cast<size_t>(bytes_of(t)));
+        });
+    }
+    // Writes the manifest, makes the folders durable and returns the bytes of the files that the manifest lists.
+    int64_t close(int64_t step) {
+        OutputFile file(files_, path_, "manifest.json");
+        file.write(manifest_text(step, manifest_));
+        file.close();
+        for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder)
+            require(files_.sync_path(*folder), "sync", *folder);
+        int64_t bytes = 0;
+        for (const ManifestEntry& entry : manifest_) bytes += entry.bytes;
+        return bytes;
+    }
+
+private:
+    void make(const std::string& folder) {
+        if (std::find(folders_.begin(), folders_.end(), folder) != folders_.end()) return;
+        require(files_.make_folder(folder), "create", folder);
+        folders_.push_back(folder);
+    }
+
+    FileOps& files_;
+    const std::string path_;
+    std::vector<std::string> folders_;  // made: path_, then those in it
+    std::vector<ManifestEntry> manifest_;
+};
+
 // Returns false for a checkpoint that cannot be read, so that it is not removed.
-bool is_interim(const std::string& folder) {
+static bool is_interim(const std::string& folder) {
     try {
         return read_training_state(folder).interim;
     } catch (const Error&) { return false; }
 }
-
-}  // namespace
 
 CheckpointWriter::CheckpointWriter(CheckpointPlan plan, const ParamStore& params, std::vector<StateTensor> state,
                                    FileOps& files)
@@ -168,102 +219,74 @@ void CheckpointWriter::check_finite() const {
 }
 
 void CheckpointWriter::write(const TrainingState& state, const std::string& staged) {
-    require(files_.make_folder(staged), "create", staged);
-    require(files_.make_folder(staged + "/optimizer"), "create", staged + "/optimizer");
-    std::vector<ManifestEntry> manifest;
-    auto close = [&](OutputFile& file) {
-        manifest.push_back(file.close());
-        result_.bytes += manifest.back().bytes;
-    };
-    auto write_text = [&](const std::string& path, const std::string& text) {
-        OutputFile file(files_, staged, path);
-        file.write(text);
-        close(file);
-    };
-    const ParamTable& table = params_.table();
-    const std::map<std::string, std::string> format = {{"format", "pt"}};
+    StagedFolder folder(files_, staged);
+    folder.add_text("config.json", plan_.config);
+    write_model(folder);
+    write_optimizer(folder);
+    for (const auto& [name, content] : plan_.extra_files) folder.add_text(name, content);
+    folder.add_text("trainer.json", json_text(to_json(state), {.indent = 2}) + "\n");
+    if (plan_.sync_log) plan_.sync_log();
+    result_.bytes = folder.close(state.step);
+}
 
-    write_text("config.json", plan_.config);
-    {
-        const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
-        std::vector<TensorData> described;
-        for (const CheckpointTensor& t : tensors) described.push_back({t.name, "F32", t.shape, nullptr});
-        const std::vector<ModelShard> shards = divide_model(described, plan_.shard_bytes);
-        std::vector<float> values;
-        for (const ModelShard& shard : shards) {
-            OutputFile file(files_, staged, shard.file);
+void CheckpointWriter::write_model(StagedFolder& folder) const {
+    const ParamTable& table = params_.table();
+    const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
+    std::vector<TensorData> described;
+    for (const CheckpointTensor& t : tensors) described.push_back({t.name, "F32", t.shape, nullptr});
+    const std::vector<ModelShard> shards = divide_model(described, plan_.shard_bytes);
+    std::vector<float> values;
+    for (const ModelShard& shard : shards) {
+        folder.add(shard.file, [&](OutputFile& file) {
             file.write(safetensors_header({described.begin() + static_cast<int64_t>(shard.begin),
                                            described.begin() + static_cast<int64_t>(shard.end)},
-                                          format));
+                                          kMetadata));
             for (size_t t = shard.begin; t < shard.end; ++t) {
                 values.resize(static_cast<size_t>(tensors[t].elements()));
                 for (int i : tensors[t].params) gather_param(table[i], weights(i), values.data());
                 file.write(values.data(), values.size() * sizeof(float));
             }
-            close(file);
-        }
-        if (shards.size() > 1) {
-            const auto [name, index] = model_index(described, shards);
-            write_text(name, index);
-        }
+        });
     }
-    auto write_tensors = [&](const std::string& path, const std::vector<TensorData>& tensors) {
-        OutputFile file(files_, staged, path);
-        file.write(safetensors_header(tensors, format));
-        for (const TensorData& t : tensors)
-            file.write(t.data, static_cast<size_t>(t.shape[0] * t.shape[1]) * sizeof(float));
-        close(file);
-    };
-    std::vector<TensorData> padded;
-    std::vector<TensorData> moments;  // model.safetensors has no padding; zero padding is not saved
+    if (shards.size() == 1) return;
+    const auto [name, index] = model_index(described, shards);
+    folder.add_text(name, index);
+}
+
+void CheckpointWriter::write_optimizer(StagedFolder& folder) const {
+    const ParamTable& table = params_.table();
+    std::vector<TensorData> padded;  // model.safetensors has no padding; zero padding is not saved
     for (int i = 0; i < table.count(); ++i)
         if (const ParamRow& row = table[i]; !padding_is_zero(row, weights(i)))
             padded.push_back({row.name, "F32", {row.rows, row.cols}, weights(i)});
+    if (!padded.empty()) folder.add_tensors("optimizer/master.safetensors", padded);
+    std::vector<TensorData> moments;
     const float* from = weights(table.count());
     for (const StateTensor& t : state_) {
         moments.push_back({t.name, "F32", {t.rows, t.cols}, from});
-        from += static_cast<int64_t>(t.rows) * t.cols;
+        from += t.size();
     }
-    if (!padded.empty()) write_tensors("optimizer/master.safetensors", padded);
-    write_tensors("optimizer/state.safetensors", moments);
-
-    std::vector<std::string> folders = {staged + "/optimizer"};
-    for (const auto& [path, content] : plan_.extra_files) {
-        if (const size_t slash = path.find('/'); slash != std::string::npos) {
-            const std::string folder = staged + "/" + path.substr(0, slash);
-            if (std::find(folders.begin(), folders.end(), folder) == folders.end()) {
-                require(files_.make_folder(folder), "create", folder);
-                folders.push_back(folder);
-            }
-        }
-        write_text(path, content);
-    }
-    write_text("trainer.json", json_text(to_json(state), {.indent = 2}) + "\n");
-    if (plan_.sync_log) plan_.sync_log();
-    OutputFile file(files_, staged, "manifest.json");
-    file.write(manifest_text(state.step, manifest));
-    file.close();
-    folders.push_back(staged);
-    for (const std::string& folder : folders) require(files_.sync_path(folder), "sync", folder);
+    folder.add_tensors("optimizer/state.safetensors", moments);
 }
 
 std::string CheckpointWriter::folder_of(int64_t step) const { return plan_.run_folder + "/" + checkpoint_name(step); }
 
 std::string CheckpointWriter::remove_old(int64_t newest) {
     try {
-        std::vector<int64_t> steps = list_checkpoints(plan_.run_folder);
-        int64_t kept = 1;
-        std::reverse(steps.begin(), steps.end());
-        std::erase_if(steps, [&](int64_t step) {
-            if (step >= newest) return true;
-            if (plan_.keep_last > 0 ? ++kept <= plan_.keep_last : !is_interim(folder_of(step))) return true;
-            return plan_.keep_every > 0 && step % plan_.keep_every == 0;
-        });
-        if (steps.empty()) return "";
-        const std::optional<int64_t> good = newest_good_checkpoint(plan_.run_folder);
-        const std::optional<int64_t> best = best_checkpoint(plan_.run_folder);
-        for (const int64_t step : steps) {
-            if (step == good || step == best) continue;
+        std::vector<int64_t> old = list_checkpoints(plan_.run_folder);
+        std::erase_if(old, [&](int64_t step) { return step >= newest; });
+        std::set<int64_t> kept;
+        for (size_t i = 0; i < old.size(); ++i) {
+            const int64_t newer = std::ssize(old) - static_cast<int64_t>(i);  // `newest` included
+            const bool is_last = plan_.keep_last > 0 ? newer < plan_.keep_last : !is_interim(folder_of(old[i]));
+            const bool is_multiple = plan_.keep_every > 0 && old[i] % plan_.keep_every == 0;
+            if (is_last || is_multiple) kept.insert(old[i]);
+        }
+        if (kept.size() == old.size()) return "";  // without reading any
+        kept.insert(newest_good_checkpoint(plan_.run_folder).value_or(newest));
+        kept.insert(best_checkpoint(plan_.run_folder).value_or(newest));
+        for (const int64_t step : old) {
+            if (kept.count(step)) continue;
             const std::string folder = folder_of(step);
             require(files_.rename(folder, folder + ".tmp"), "rename", folder);  // so that a kill leaves no partial one
             require(files_.remove_folder(folder + ".tmp"), "remove", folder);

@@ -76,10 +76,13 @@ public:
     std::string remove_old(int64_t newest);
 
 private:
+    class StagedFolder;
     std::string folder_of(int64_t step) const;
     const float* weights(int row) const { return copy_.data() + weights_at_[static_cast<size_t>(row)]; }
     void check_finite() const;  // throws Error if a weight of the copy is not finite
     void write(const TrainingState& state, const std::string& staged);
+    void write_model(StagedFolder& folder) const;
+    void write_optimizer(StagedFolder& folder) const;
     void save_copy(const TrainingState& state, bool best);
     void link_best(int64_t step);  // throws Error
 

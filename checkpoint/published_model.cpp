@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
+#include "base/standard_streams.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
-#include "files/json.h"
-#include "checkpoint/hub.h"
+#include "files/script.h"
 #include "model/decoder.h"
 #include "model/families.h"
 
@@ -28,8 +28,7 @@ namespace fs = std::filesystem;
 TextLimits text_limits(const Json& config, const fs::path& folder) {
     const std::string path = (folder / "config.json").string();
     const std::string other = (folder / "generation_config.json").string();
-    std::error_code error;
-    const Json generation = fs::exists(other, error) ? read_json(other) : Json::object();
+    const Json generation = path_exists(other) ? read_json(other) : Json::object();
     const auto tokens = [&](const char* key) {
         const bool here = !generation[key].is_null();
         const std::string& path_of_key = here ? other : path;
@@ -48,14 +47,22 @@ TextLimits text_limits(const Json& config, const fs::path& folder) {
     return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
 }
 
+// Returns the folder of the model hf:OWNER/NAME or hf:OWNER/NAME:REVISION, which scripts/fetch_model.py fetches or
+// finds in the hub's cache; any other name as it is.
+std::string local_model(const std::string& name) {
+    if (!name.starts_with("hf:")) return name;
+    print_error(name + ": from the Hugging Face Hub or its cache\n");
+    constexpr double kPatienceSeconds = 7 * 24 * 3600.0;  // the hub's client itself gives up sooner if nothing arrives
+    return Script("fetch_model.py", {name}, kPatienceSeconds).ask(Json::object(), "folder").get<std::string>(name);
+}
+
 }  // namespace
 
 PublishedModel describe_model(const std::string& folder, const std::vector<ModelFamily>& families) {
-    std::error_code error;
-    const fs::path beside = fs::is_directory(folder, error) ? fs::path(folder) : fs::path(folder).parent_path();
+    const fs::path beside = is_folder(folder) ? fs::path(folder) : fs::path(folder).parent_path();
     const std::string path = (beside / "config.json").string();
-    CHECK_USAGE(fs::exists(path, error),
-                "{}: there is no config.json beside these weights to say which model they belong to", path);
+    CHECK_USAGE(path_exists(path), "{}: there is no config.json beside these weights to say which model they belong to",
+                path);
     const Json j = read_json(path);
     PublishedModel model;
     model.folder = folder;
@@ -98,7 +105,7 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
         std::error_code error;
         std::string weights_folder = folder;
         const bool file = fs::is_regular_file(folder, error);
-        CHECK_USAGE(file || fs::is_directory(folder, error), "{}: no such folder or file of weights", folder);
+        CHECK_USAGE(file || is_folder(folder), "{}: no such folder or file of weights", folder);
         if (file || SafetensorsModel::in(folder)) {
             verify_model(folder);
         } else {
@@ -115,7 +122,7 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model) {
-    const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
+    const fs::path folder = is_folder(model) ? fs::path(model) : fs::path(model).parent_path();
     for (const fs::path& candidate : {folder / "tokenizer", folder})
         if (Tokenizer::is_in(candidate.string())) return std::make_unique<Tokenizer>(candidate.string());
     return nullptr;

@@ -144,15 +144,13 @@ void SafetensorsFile::read_float(const TensorInfo& tensor, int64_t first, int64_
 }
 
 bool SafetensorsModel::in(const std::string& folder) {
-    std::error_code error;
-    return fs::exists(fs::path(folder) / kSingle, error) || fs::exists(fs::path(folder) / kIndex, error);
+    return path_exists(fs::path(folder) / kSingle) || path_exists(fs::path(folder) / kIndex);
 }
 
 SafetensorsModel::SafetensorsModel(const std::string& path) : path_(path) {
-    std::error_code error;
-    if (fs::is_directory(path, error)) {
+    if (is_folder(path)) {
         CHECK_USAGE(in(path), "{}: contains neither {} nor {}", path, kSingle, kIndex);
-        path_ = (fs::path(path) / (fs::exists(fs::path(path) / kSingle, error) ? kSingle : kIndex)).string();
+        path_ = (fs::path(path) / (path_exists(fs::path(path) / kSingle) ? kSingle : kIndex)).string();
     }
     if (!path_.ends_with(".json")) {
         files_.push_back(std::make_unique<SafetensorsFile>(path_));

@@ -9,8 +9,8 @@ namespace teon::cpu {
 // Returns the bytes that the limit leaves, or nullopt if there is no limit.
 std::optional<int64_t> address_space_left();
 
-// The bytes that the libraries (oneDNN, LAPACK, malloc's arenas, stacks of threads) take beside the model. Some of
-// them crash where they get no memory, so a program refuses to start with less.
+// The bytes that the libraries (oneDNN, LAPACK, malloc's arenas, stacks of threads) take beside the model. Not
+// all of them report that they got none, so a program refuses to start with less.
 int64_t address_space_of_libraries();
 
 }  // namespace teon::cpu

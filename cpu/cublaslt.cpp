@@ -4,10 +4,7 @@
 // multiple of 16 bytes, as GPUs' libraries have done for some shapes. With `heuristic` the heuristic proposes nothing;
 // with `call` it proposes an algorithm, but the call fails. This tests how callers work around such refusals. The
 // default on the modelled GPU is `heuristic`.
-//
-// CUBLASLT_ALGORITHMS=N makes the heuristic propose N algorithms, all of which do the same. This tests the search for
-// the fastest. The default is 3 on the modelled GPU and 1 otherwise.
-#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -22,33 +19,16 @@
 
 struct cublasLtContext {
     enum class Refuse { documented, in_heuristic, in_call } refuse;
-    int algorithms;
 };
 struct cublasLtMatmulDescOpaque_t {
     cublasOperation_t trans_a = CUBLAS_OP_N;
     cublasOperation_t trans_b = CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // also one that is not known here
     const void* bias = nullptr;
-    int32_t bias_type = -1;  // -1: D's type
-    void* aux = nullptr;     // of D's type
-    int64_t ld_aux = 0;
+    int32_t bias_type = -1;                              // -1: D's type
     const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
     int8_t fast_accumulation = 0;                        // of FP8
-    bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
-    teon::cpu::Activation activation() const {
-        using enum teon::cpu::Activation;
-        switch (epilogue) {
-            case CUBLASLT_EPILOGUE_DEFAULT:
-            case CUBLASLT_EPILOGUE_BIAS:
-                return none;
-            case CUBLASLT_EPILOGUE_GELU_AUX:
-            case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-                return gelu;
-            case CUBLASLT_EPILOGUE_DGELU:
-                return dgelu;
-        }
-        return none;
-    }
+    bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS; }
 };
 struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
@@ -123,14 +103,14 @@ cublasStatus_t destroy(T* object) {
 
 // Checks the requirements of FP8 kernels, which exist from sm_89 on and have one scale per tensor: A is transposed and
 // B is not, at most one of them is E5M2, and "all matrix dimensions must meet the optimal requirements listed in Tensor
-// Core Usage". Here D must be bf16 or float, and GELU and batches, for which nothing is documented, are refused.
+// Core Usage". Here D must be bf16 or float, and batches, for which nothing is documented, are refused.
 cublasStatus_t check_fp8(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& d) {
     const bool formats = is_fp8(a) && is_fp8(b) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
                          (d.type == CUDA_R_16BF || d.type == CUDA_R_32F);
     const bool whole = a.rows % 16 == 0 && a.ld % 16 == 0 && b.ld % 16 == 0 &&
                        bytes(d, static_cast<int64_t>(d.rows)) % 16 == 0 && bytes(d, d.ld) % 16 == 0;
     return formats && whole && multiplies_fp8() && o.trans_a == CUBLAS_OP_T && o.trans_b == CUBLAS_OP_N &&
-                   o.activation() == Activation::none && d.batch == 1 && (!o.adds_bias() || d.type == CUDA_R_16BF)
+                   d.batch == 1 && (!o.adds_bias() || d.type == CUDA_R_16BF)
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -151,16 +131,12 @@ cublasStatus_t check_problem(const cublasLtMatmulDescOpaque_t& o, const Layout& 
     }
     if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (c.type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (c.type != d.type || !(o.adds_bias() || o.epilogue == CUBLASLT_EPILOGUE_DEFAULT))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (o.adds_bias() && o.bias_type != -1 && o.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (is_fp8(a) || is_fp8(b)) return check_fp8(o, a, b, d);
     if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (o.scale_a || o.scale_b) return CUBLAS_STATUS_INVALID_VALUE;
-    if (o.activation() != Activation::none) {  // a batch would need CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE
-        if (o.ld_aux < static_cast<int64_t>(d.rows)) return CUBLAS_STATUS_INVALID_VALUE;
-        if (o.ld_aux % 8 != 0 || d.batch != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
-    return CUBLAS_STATUS_SUCCESS;
+    return o.scale_a || o.scale_b ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
 // Returns whether all columns and matrices of a 16-bit layout are aligned to 16 bytes if the first one is.
@@ -178,15 +154,49 @@ uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 // Returns the largest power of two, at most 256, that divides the address.
 uint64_t alignment(const void* p) { return (address(p) | 256) & -(address(p) | 256); }
 
-// The layouts of A, B, C, D and aux, if there is one.
-struct Layouts {
-    Layout of[5];
-    int count;
-};
-constexpr int kBias = 5;  // index of the bias in an algorithm's promised alignments, after all layouts
-Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const Layout& b, const Layout& c,
-                    const Layout& d) {
-    return {{a, b, c, d, {d.type, d.rows, d.columns, o.ld_aux}}, o.activation() == Activation::none ? 4 : 5};
+using Layouts = std::array<Layout, 4>;  // of A, B, C and D
+constexpr int kBias = 4;                // index of the bias in an algorithm's promised alignments, after A, B, C and D
+
+// Checks the addresses of the layouts' matrices and of the bias, which the algorithm has been promised.
+cublasStatus_t check_addresses(const cublasLtContext& library, const cublasLtMatmulDescOpaque_t& o,
+                               const Layouts& layouts, const void* const* data, const cublasLtMatmulAlgo_t* algorithm) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
+        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts[i], promised))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        if ((library.refuse != Refuse::documented || is_fp8(layouts[0])) &&
+            !(strides_aligned(layouts[i]) && address_aligned(layouts[i], address(data[i])))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+    const bool promised = !o.adds_bias() || !algorithm || address(o.bias) % algorithm->data[kBias] == 0;
+    return promised ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
+// are rows.
+Matmul matmul_of(const cublasLtMatmulDescOpaque_t& o, const Layouts& layouts, const void* const* data, void* D,
+                 float alpha, float beta) {
+    const auto& [a, b, c, d] = layouts;
+    Matmul m;
+    m.M = static_cast<int64_t>(d.columns);
+    m.N = static_cast<int64_t>(d.rows);
+    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
+    m.batch = d.batch;
+    m.trans_a = o.trans_b == CUBLAS_OP_T;
+    m.trans_b = o.trans_a == CUBLAS_OP_T;
+    m.in = dtype(a.type);
+    m.out = dtype(d.type);
+    m.A = {data[1], b.ld, b.stride};
+    m.B = {data[0], a.ld, a.stride};
+    m.addend = {data[2], c.ld, c.stride};
+    m.C = D;
+    m.ldc = d.ld;
+    m.stride_c = d.stride;
+    m.alpha = alpha;
+    m.beta = beta;
+    m.bias = o.adds_bias() ? o.bias : nullptr;
+    return m;
 }
 
 }  // namespace
@@ -195,14 +205,12 @@ Layouts all_layouts(const cublasLtMatmulDescOpaque_t& o, const Layout& a, const 
 using namespace teon::cpu;
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    const auto [default_refusals, default_algorithms] = heuristic_defaults();
     const char* asked = getenv("CUBLASLT_REFUSE");
-    const std::string_view refusals = asked ? asked : default_refusals;
+    const std::string_view refusals = asked ? asked : default_refusals();
     Refuse refuse = Refuse::documented;
     if (refusals == "heuristic") refuse = Refuse::in_heuristic;
     if (refusals == "call") refuse = Refuse::in_call;
-    const char* algorithms = getenv("CUBLASLT_ALGORITHMS");
-    return create(handle, refuse, algorithms ? std::max(1, atoi(algorithms)) : default_algorithms);
+    return create(handle, refuse);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
@@ -233,8 +241,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMa
                                        {CUBLASLT_MATMUL_DESC_EPILOGUE, o->epilogue},
                                        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, o->bias},
                                        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o->bias_type},
-                                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o->aux},
-                                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, o->ld_aux},
                                        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o->scale_a},
                                        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b},
                                        {CUBLASLT_MATMUL_DESC_FAST_ACCUM, o->fast_accumulation}},
@@ -270,8 +276,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                attribute, value, bytes);
 }
 
-// All proposed algorithms are the same one. It requires each call to keep the alignments promised here; those of aux
-// and bias are given by their addresses in the operation.
+// There is one algorithm. It requires each call to keep the alignments promised here; the bias's is given by its
+// address in the operation.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -283,29 +289,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *count = 0;
     if (cublasStatus_t status = check_problem(*operation, *A, *B, *C, *D); status != CUBLAS_STATUS_SUCCESS)
         return status;
-    const Layouts layouts = all_layouts(*operation, *A, *B, *C, *D);
+    const Layout* const layouts[] = {A, B, C, D};
     results[0] = {};
-    for (int i = 0; i < layouts.count; ++i) {
-        const uint64_t promised = i < 4 ? preference->alignment[i] : alignment(operation->aux);
+    for (int i = 0; i < kBias; ++i) {
+        const uint64_t promised = preference->alignment[i];
         if ((handle->refuse == Refuse::in_heuristic || is_fp8(*A)) &&
-            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], promised))) {
+            !(strides_aligned(*layouts[i]) && address_aligned(*layouts[i], promised))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
-        if (!keeps(layouts.of[i], promised)) return CUBLAS_STATUS_INVALID_VALUE;
+        if (!keeps(*layouts[i], promised)) return CUBLAS_STATUS_INVALID_VALUE;
         results[0].algo.data[i] = promised;
     }
     results[0].algo.data[kBias] = alignment(operation->bias);
     results[0].wavesCount = 1.0f;
-    *count = std::min(capacity, handle->algorithms);
-    for (int i = 1; i < *count; ++i) {
-        results[i] = results[0];
-        results[i].algo.data[6] = static_cast<uint64_t>(i);
-    }
+    *count = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The column-major D = op(A) op(B) is the row-major D^T = op(B)^T op(A)^T: cuBLASLt's B is A of Matmul, and its columns
-// are rows.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
@@ -318,51 +318,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     const auto& o = *operation;
     const Layout& a = *layout_a;
     const Layout& b = *layout_b;
-    const Layout& c = *layout_c;
     const Layout& d = *layout_d;
-    if (cublasStatus_t status = check_problem(o, a, b, c, d); status != CUBLAS_STATUS_SUCCESS) return status;
+    if (cublasStatus_t status = check_problem(o, a, b, *layout_c, d); status != CUBLAS_STATUS_SUCCESS) return status;
     const float scale = *static_cast<const float*>(alpha);
     const float keep = *static_cast<const float*>(beta);
-    const bool active = o.activation() != Activation::none;
+    const Layout& c = keep == 0.0f ? d : *layout_c;  // C is not read
     if (keep == 0.0f) C = D;
-    if (!C || (o.adds_bias() && !o.bias) || (active && !o.aux) || (C == D && keep != 0.0f && !(c == d)) ||
-        address(workspace) % 16 != 0) {
+    if (!C || (o.adds_bias() && !o.bias) || (C == D && !(c == d)) || address(workspace) % 16 != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
-    }
-    const void* data[] = {A, B, C, D, o.aux};
-    const Layouts layouts = all_layouts(o, a, b, c, d);
-    for (int i = 0; i < layouts.count; ++i) {
-        const uint64_t promised = algorithm ? algorithm->data[i] : 1;
-        if (promised == 0 || address(data[i]) % promised != 0 || !keeps(layouts.of[i], promised))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        if ((handle->refuse != Refuse::documented || is_fp8(a)) &&
-            !(strides_aligned(layouts.of[i]) && address_aligned(layouts.of[i], address(data[i])))) {
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        }
-    }
-    if (o.adds_bias() && algorithm && address(o.bias) % algorithm->data[kBias] != 0) return CUBLAS_STATUS_INVALID_VALUE;
-
-    Matmul m;
-    m.M = static_cast<int64_t>(d.columns);
-    m.N = static_cast<int64_t>(d.rows);
-    m.K = static_cast<int64_t>(o.trans_a == CUBLAS_OP_T ? a.rows : a.columns);
-    m.batch = d.batch;
-    m.trans_a = o.trans_b == CUBLAS_OP_T;
-    m.trans_b = o.trans_a == CUBLAS_OP_T;
-    m.in = dtype(a.type);
-    m.out = dtype(d.type);
-    m.A = {B, b.ld, b.stride};
-    m.B = {A, a.ld, a.stride};
-    m.addend = keep == 0.0f ? Matrix{D, d.ld, d.stride} : Matrix{C, c.ld, c.stride};
-    m.C = D;
-    m.ldc = d.ld;
-    m.stride_c = d.stride;
-    m.alpha = scale;
-    m.beta = keep;
-    m.bias = o.adds_bias() ? o.bias : nullptr;
-    m.activation = o.activation();
-    m.aux = o.aux;
-    m.ld_aux = o.ld_aux;
+    const void* data[] = {A, B, C, D};
+    const Layouts layouts = {a, b, c, d};
+    if (cublasStatus_t status = check_addresses(*handle, o, layouts, data, algorithm); status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    const Matmul m = matmul_of(o, layouts, data, D, scale, keep);
     if (check_device(stream, "cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
     const cudaError_t queued =
         submit(stream, "cublasLtMatmul", [m, workspace, workspace_bytes, o = o, type_b = dtype(b.type)] {

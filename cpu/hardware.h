@@ -22,12 +22,8 @@ int current_device();  // of the calling thread
 bool is_device(int index);
 bool multiplies_fp8();  // whether the device's library multiplies FP8
 
-// What cuBLASLt's heuristic does if the environment does not say (cublaslt.cpp).
-struct HeuristicDefaults {
-    std::string_view refuse;
-    int algorithms;
-};
-HeuristicDefaults heuristic_defaults();
+// CUBLASLT_REFUSE if the environment does not have it (cublaslt.cpp).
+std::string_view default_refusals();
 // Called before a product uses its workspace: a library may overwrite all of it.
 void disturb_workspace(void* workspace, size_t bytes);
 

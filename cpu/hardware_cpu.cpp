@@ -34,7 +34,7 @@ void drain(cudaStream_t stream) {
 int current_device() { return 0; }
 bool is_device(int index) { return index == 0; }
 bool multiplies_fp8() { return true; }
-HeuristicDefaults heuristic_defaults() { return {"", 1}; }
+std::string_view default_refusals() { return ""; }
 void disturb_workspace(void*, size_t) {}
 
 bool is_device_memory(const void*, size_t, std::string&) { return true; }

@@ -15,7 +15,7 @@ void matmul(const Matmul& m);
 // Computes a product whose result is known to be symmetric, as is the addend (A A^T; polynomials of one symmetric
 // matrix), in tiles on and below the diagonal, each of which is then mirrored: C is symmetric to the last bit. The two
 // halves of a full product may be rounded differently, after which powers of a matrix do not commute and Newton-Schulz
-// in Gram form loses two bits. No bias or activation.
+// in Gram form loses two bits. No bias.
 void matmul_symmetric(const Matmul& m);
 
 // Computes the product of FP8 operands, every value of which bf16 holds exactly, times `scale`. A has type `a` and is

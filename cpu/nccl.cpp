@@ -1,7 +1,7 @@
 // NCCL over MPI. A collective runs on its stream's thread, or on the modelled GPU in the thread that waits for it.
-// Before they transfer data, the ranks exchange descriptions of their calls. Calls that differ, which hang or corrupt
-// memory on a GPU, are an error that names both. Each rank sends its data straight to the root, which adds in the order
-// of the ranks. MPI does not add, so that sums depend neither on timing nor on the MPI library.
+// Before they transfer data, the ranks exchange descriptions of their calls. Calls that differ, for which NCCL promises
+// nothing, are an error that names both. Each rank sends its data straight to the root, which adds in the order of the
+// ranks. MPI does not add, so that sums depend neither on timing nor on the MPI library.
 #include <nccl.h>
 
 #include <random>

@@ -13,10 +13,6 @@ struct Matrix {
     int64_t ld = 0, stride = 0;
 };
 
-// The function of the sum that is rounded (base/activation.h). gelu: C = gelu(sum) and aux = sum. dgelu: C = sum *
-// gelu'(aux).
-enum class Activation { none, gelu, dgelu };
-
 // C (M x N) = alpha op(A) (M x K) op(B) (K x N) + beta addend + bias, rounded once, for each matrix of the batch.
 struct Matmul {
     int64_t M = 0, N = 0, K = 0, batch = 1;
@@ -27,11 +23,8 @@ struct Matmul {
     void* C = nullptr;                      // may overlap only the addend, which is then C itself
     int64_t ldc = 0, stride_c = 0;
     float alpha = 1.0f, beta = 0.0f;
-    const void* bias = nullptr;                // (N), added to every row; or null
-    Activation activation = Activation::none;  // batch = 1 unless none
-    void* aux = nullptr;                       // (M x N), of C's type
-    int64_t ld_aux = 0;
-    bool alpha_varies = false;  // alpha differs between calls: no code is generated for its value
+    const void* bias = nullptr;  // (N), added to every row; or null
+    bool alpha_varies = false;   // alpha differs between calls: no code is generated for its value
 };
 
 }  // namespace teon::cpu

@@ -62,9 +62,9 @@ ProductCheck::ProductCheck(const ProductKind& kind, const void* c)
             before_[i * kColumns + j] = element(c, kind.out, rows_[i] * kind.ldc + columns_[j]);
 }
 
-bool ProductCheck::holds(const void* a, const void* b, const void* c, const void* bias) const {
+Comparison ProductCheck::compare(const void* a, const void* b, const void* c, const void* bias) const {
     const ProductKind& k = kind_;
-    bool conclusive = false;
+    Comparison comparison = Comparison::says_nothing;
     for (int i = 0; i < kRows; ++i) {
         for (int j = 0; j < kColumns; ++j) {
             const int64_t row = rows_[i];
@@ -82,7 +82,7 @@ bool ProductCheck::holds(const void* a, const void* b, const void* c, const void
             const double tolerance = terms * 0x1p-23 * size + relative_rounding(k.out) * std::abs(expected) +
                                      absolute_rounding(k.out) + std::abs(scale) * (sum.subnormal + terms * 0x1p-126);
             const double result = element(c, k.out, row * k.ldc + column);
-            conclusive = conclusive || sum.size > 0;
+            if (sum.size > 0) comparison = Comparison::agrees;
             if (std::abs(result - expected) <= tolerance) continue;
             throw Error(fmt::format(
                 "{} multiplies {} x {} x {} (M x N x K{}{}) {} matrices wrongly on this CPU: element ({}, {}) is "
@@ -92,7 +92,7 @@ bool ProductCheck::holds(const void* a, const void* b, const void* c, const void
                 name_of(k.in), row, column, result, expected, matmul_remedy()));
         }
     }
-    return conclusive;
+    return comparison;
 }
 
 }  // namespace teon::cpu

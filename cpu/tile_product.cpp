@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/activation.h"
 #include "base/integer.h"
 #include "cpu/transpose.h"
 
@@ -78,27 +77,11 @@ void finish_row(TC* c, const float* product, const T* addend, float alpha, float
     }
 }
 
-// Applies the activation to a row of sums.
-template <typename T>
-void activate_row(T* c, T* aux, const float* sums, Activation activation, int64_t n) {
-    if (activation == Activation::gelu) {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) {
-            aux[j] = T(sums[j]);
-            c[j] = T(gelu_tanh(sums[j]));
-        }
-    } else {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < n; ++j) c[j] = T(sums[j] * gelu_tanh_grad(static_cast<float>(aux[j])));
-    }
-}
-
 }  // namespace
 
 TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {
     const bool narrow = size_of(m.in) == 2;
-    // oneDNN 3.7 with AVX-512 treats a single column, of C or of a transposed A, as if its elements were
-    // contiguous.
+    // oneDNN 3.7 with AVX-512 multiplies a single column of a transposed A wrongly.
     const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
     odd_ = narrow && m.K % 2 == 1;
     end_ = m.K - (odd_ ? 1 : 0);
@@ -126,8 +109,8 @@ bool TileProduct::choose_finished(const Matmul& m) {
     const bool column_of_c = columns_ == 1 && m.ldc > 1;
     const bool sliced = depth_ < end_;
     // A factor of NaN has no place in the order of kinds: the map would return another factor's primitive.
-    if (odd_ || (m.bias && (m.alpha != 1.0f || sliced)) || m.alpha_varies || m.activation != Activation::none ||
-        column_of_c || std::isnan(m.alpha) || std::isnan(m.beta)) {
+    if (odd_ || (m.bias && (m.alpha != 1.0f || sliced)) || m.alpha_varies || column_of_c || std::isnan(m.alpha) ||
+        std::isnan(m.beta)) {
         return false;
     }
     // Slices are added in floats, in place if rows of C follow each other.
@@ -180,19 +163,9 @@ void TileProduct::run(const Matmul& m, int64_t matrix, int64_t row, int64_t colu
     if (odd_) add_last_term(product, m, matrix, row, column);
     visit_dtype(m.out, [&]<typename T>(T) {
         for (int64_t i = 0; i < rows_; ++i) {
-            float* sums = product + i * columns_;
-            auto finish = [&](auto* to) {
-                finish_row(to, sums, static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta,
-                           static_cast<const T*>(bias), columns_);
-            };
-            T* to = static_cast<T*>(c) + i * m.ldc;
-            if (m.activation == Activation::none) {
-                finish(to);
-            } else {
-                finish(sums);
-                activate_row(to, static_cast<T*>(at(m.aux, m.out, (row + i) * m.ld_aux + column)), sums, m.activation,
-                             columns_);
-            }
+            finish_row(static_cast<T*>(c) + i * m.ldc, product + i * columns_,
+                       static_cast<const T*>(addend) + i * m.addend.ld, m.alpha, m.beta, static_cast<const T*>(bias),
+                       columns_);
         }
     });
 }

@@ -12,7 +12,7 @@ struct Batch {
     const int* targets = nullptr;         // the next token; -1 = not counted in the loss
     const int* positions = nullptr;       // t, or t - doc_start[t] with a document mask
     const int* doc_start = nullptr;       // the t at which t's document begins; nullptr = one document per row
-    const int* token_order = nullptr;     // row numbers sorted by token, ties by row: the order of embedding gradients
+    const int* token_order = nullptr;     // row numbers sorted by token, ties by row (data/row_sorter.h)
     const int* position_order = nullptr;  // row numbers sorted by position, ties by row
     // The number within the run of the first sequence's sample, the others' follow: one number on the device, which
     // keys dropout. nullptr: not known.

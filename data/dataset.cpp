@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ListedShard {
-    std::string split, sha256;
+    std::string split;
     int64_t tokens = 0, bytes = 0;
     bool counts_text = false, has_corrections = false;
 };
@@ -60,12 +60,8 @@ Manifest read_manifest(const std::string& path) {
     for (const Json& item : shards.items()) {
         const JsonObject shard(item, path + ": shards");
         const std::string file = shard.at<std::string>("file");
-        const ListedShard listed = {shard.get<std::string>("split", ""),
-                                    shard.get<std::string>("sha256", ""),
-                                    shard.at<int64_t>("tokens"),
-                                    shard.get<int64_t>("bytes", -1),
-                                    shard.has("text_bytes"),
-                                    shard.has("corrections")};
+        const ListedShard listed = {shard.get<std::string>("split", ""), shard.at<int64_t>("tokens"),
+                                    shard.get<int64_t>("bytes", -1), shard.has("text_bytes"), shard.has("corrections")};
         CHECK_USAGE(m.shards.insert({file, listed}).second, "{}: shards has {} twice; prepare or copy it again", path,
                     file);
     }
@@ -89,7 +85,6 @@ void compare(const Manifest& m, const std::vector<ShardInfo>& shards, DataSet& o
         CHECK_USAGE(l.tokens == shard.tokens && (l.bytes < 0 || l.bytes == bytes),
                     "{}: {} tokens in {} bytes, but {} says {} tokens in {} bytes; prepare or copy it again",
                     shard.path, shard.tokens, bytes, m.described_by, l.tokens, l.bytes);
-        if (!l.sha256.empty()) out.sha256.push_back({shard.path, l.sha256});
         if (l.has_corrections) out.corrected.insert(shard.path);
         out.counted += l.counts_text;
     }
@@ -114,12 +109,11 @@ void add_description(DataSet& data, const TokenInfo& info) {
 // Opens one source, without its weight.
 DataSet open_source(const std::string& pattern, const std::string& split) {
     DataSet data;
-    std::error_code error;
     std::map<std::string, std::optional<Manifest>> manifests;  // by folder
     auto manifest_of = [&](const std::string& folder) -> const std::optional<Manifest>& {
         const auto [place, first] = manifests.try_emplace(folder);
         const std::string path = (fs::path(folder) / "manifest.json").string();
-        if (first && fs::exists(path, error)) place->second = read_manifest(path);
+        if (first && path_exists(path)) place->second = read_manifest(path);
         return place->second;
     };
     data.shards = open_shards(pattern, split, [&](const std::string& path) {
@@ -137,7 +131,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         compare(m, shards, data);
         for (std::string item : teon::split(pattern)) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
-            if (fs::is_directory(item, error) && fs::path(item).lexically_normal().string() == folder)
+            if (is_folder(item) && fs::path(item).lexically_normal().string() == folder)
                 check_none_missing(m, folder, shards, split);
         }
         add_description(data, m);
@@ -148,8 +142,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
 // Splits "A:0.7" into item and weight, 0 if there is none. The name of an existing path has no weight.
 std::pair<std::string, double> weighted(const std::string& item) {
     const size_t colon = item.rfind(':');
-    std::error_code error;
-    if (colon == std::string::npos || fs::exists(item, error)) return {item, 0};
+    if (colon == std::string::npos || path_exists(item)) return {item, 0};
     double weight = 0;
     const char* begin = item.data() + colon + 1;
     const char* end = item.data() + item.size();
@@ -184,7 +177,6 @@ DataSet open_dataset(const std::string& pattern, const std::string& split) {
         }
         data.corrected.merge(source.corrected);
         data.counted += source.counted;
-        data.sha256.insert(data.sha256.end(), source.sha256.begin(), source.sha256.end());
         data.mixture.push_back(weight / sum);
         data.sources.push_back(item);
     }
@@ -203,8 +195,7 @@ void check_same_tokenizer(const TokenInfo& a, const TokenInfo& b) {
 }
 
 void check_model_tokenizer(const DataSet& data, const std::string& model, int V) {
-    std::error_code error;
-    const fs::path folder = fs::is_directory(model, error) ? fs::path(model) : fs::path(model).parent_path();
+    const fs::path folder = is_folder(model) ? fs::path(model) : fs::path(model).parent_path();
     const std::string model_tokenizer = tokenizer_identity((folder / "tokenizer").string());
     CHECK_USAGE(
         (model_tokenizer.empty() || data.tokenizer.empty() || model_tokenizer == data.tokenizer) &&
@@ -261,8 +252,7 @@ int64_t correction(const std::string& shard, int64_t begin, int64_t end) {
 }  // namespace
 
 std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
-    std::error_code error;
-    if (data.shards.empty() || !fs::exists(tokenizer + "/tokens.bin", error)) return std::nullopt;
+    if (data.shards.empty() || !path_exists(tokenizer + "/tokens.bin")) return std::nullopt;
     const Tokenizer tokens(tokenizer);
     std::vector<int64_t> length(static_cast<size_t>(tokens.vocab_size()));
     std::vector<int64_t> first_length = length;  // of a document's first token
@@ -299,26 +289,9 @@ void check_disjoint(const DataSet& train, const DataSet& val) {
                     shard.path);
 }
 
-void verify_content(const DataSet& data) {
-    std::set<std::string> hashed;
-    for (const auto& [path, expected] : data.sha256) hashed.insert(path);
-    for (const ShardInfo& shard : data.shards)
-        CHECK_USAGE(hashed.count(shard.path),
-                    "--verify-data: {} has no manifest.json with hashes to compare with; make the shards with "
-                    "scripts/prepare.py",
-                    shard.path);
-    for (const auto& [path, expected] : data.sha256) {
-        const std::string content = sha256_of_file(path);
-        CHECK(content == expected,
-              "{}: its content differs from its manifest.json (SHA-256 {}, expected {}); prepare or copy it again",
-              path, content, expected);
-    }
-}
-
 std::string tokenizer_identity(const std::string& folder) {
     const std::string path = folder + "/description.json";
-    std::error_code error;
-    return fs::exists(path, error) ? identity(read_json(path), path) : "";
+    return path_exists(path) ? identity(read_json(path), path) : "";
 }
 
 }  // namespace teon

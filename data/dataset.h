@@ -23,9 +23,8 @@ struct DataSet : TokenInfo {
     std::vector<ShardInfo> shards;     // by source, then by path
     std::vector<double> mixture;       // share of each source in the training windows; empty: one source
     std::vector<std::string> sources;  // as named by the user
-    std::vector<std::pair<std::string, std::string>> sha256;  // path and digest of shards
-    std::set<std::string> corrected;                          // paths of shards with a file of corrections (text_bytes)
-    int counted = 0;  // shards whose manifest counts the bytes of the source's text
+    std::set<std::string> corrected;   // paths of shards with a file of corrections (text_bytes)
+    int counted = 0;                   // shards whose manifest counts the bytes of the source's text
     bool counts_text() const { return !shards.empty() && counted == static_cast<int>(shards.size()); }
 };
 
@@ -45,9 +44,6 @@ void check_model_tokenizer(const DataSet& data, const std::string& model, int V)
 
 // Throws UsageError naming the first shard that both contain.
 void check_disjoint(const DataSet& train, const DataSet& val);
-
-// Reads all shards and throws Error naming the first whose SHA-256 differs from its manifest's.
-void verify_content(const DataSet& data);
 
 // Sets ShardInfo::content of every shard.
 void identify(DataSet& data);

@@ -22,13 +22,12 @@ bool exists(const std::string& path) {
     return fs::exists(path, unreadable) || unreadable;
 }
 
-// Returns f(encoder). The encoder, if there is none yet, is started for the folder. An Error names what works without.
-template <typename F>
-auto ask(std::unique_ptr<TextEncoder>& encoder, const std::string& folder, const char* without, F f) {
-    try {
-        if (!encoder) encoder = std::make_unique<TextEncoder>(folder);
-        return f(*encoder);
-    } catch (const Error& error) { throw UsageError(fmt::format("{}; {} works without", error.what(), without)); }
+std::string from_hexadecimal(const std::string& digits) {
+    const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+    std::string bytes;
+    for (size_t i = 0; i + 1 < digits.size(); i += 2)
+        bytes.push_back(static_cast<char>(value(digits[i]) << 4 | value(digits[i + 1])));
+    return bytes;
 }
 
 }  // namespace
@@ -47,9 +46,8 @@ Tokenizer::Tokenizer(const std::string& folder) : folder_(folder) {
         read_token_bytes(read_text(table_path, kMaxFile), table_path);
         delimiter_ = JsonObject(parsed, description_path).get("delimiter", delimiter_);
     } else {
-        const std::string table = ask(encoder_, folder, "--prompt-tokens 1,2,3 with --as-tokens",
-                                      [](TextEncoder& encoder) { return encoder.tokens_bin(); });
-        read_token_bytes(table, folder);
+        const Json digits = ask({{"table", true}}, "tokens_bin", "--prompt-tokens 1,2,3 with --as-tokens");
+        read_token_bytes(from_hexadecimal(digits.get<std::string>(folder)), folder);
     }
 }
 
@@ -101,7 +99,21 @@ std::string Tokenizer::decode(std::span<const int> tokens) const {
 }
 
 std::vector<int> Tokenizer::encode(std::string_view text) const {
-    return ask(encoder_, folder_, "--prompt-tokens", [&](TextEncoder& encoder) { return encoder.encode(text); });
+    CHECK_USAGE(is_utf8(text), "a text to encode is not UTF-8");
+    std::vector<int> tokens;
+    const Json answer = ask({{"text", text}}, "tokens", "--prompt-tokens");
+    for (const Json& token : answer.items()) tokens.push_back(token.get<int>(folder_ + ": token"));
+    return tokens;
+}
+
+Json Tokenizer::ask(const Json& request, const char* key, const char* without) const {
+    constexpr double kPatienceSeconds = 120;  // a library on a slow disk of a network takes a minute to load
+    try {
+        if (!script_) script_ = std::make_unique<Script>("encode_text.py", std::vector{folder_}, kPatienceSeconds);
+        return script_->ask(request, key);
+    } catch (const Error& error) {
+        throw UsageError(fmt::format("the tokenizer in {}: {}; {} works without", folder_, error.what(), without));
+    }
 }
 
 }  // namespace teon

@@ -1,8 +1,8 @@
 // Tokens to text and back, for a tokenizer folder that scripts/prepare.py writes beside shards or for a published
 // model's folder with tokenizer.json or tokenizer.model.
 //
-// tokens.bin in prepare.py's folder has the bytes of every id, so decoding needs no library. The library encodes text
-// (data/text_encoder.h); it also gives the bytes of a published tokenizer's ids.
+// tokens.bin in prepare.py's folder has the bytes of every id, so decoding needs no library. The library, which
+// scripts/encode_text.py asks, encodes text; it also gives the bytes of a published tokenizer's ids.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/text_encoder.h"
+#include "files/script.h"
 
 namespace teon {
 
@@ -40,12 +40,14 @@ public:
 
 private:
     void read_token_bytes(const std::string& file, const std::string& path);
+    // Asks the script, which stays open. An Error names what works without it.
+    Json ask(const Json& request, const char* key, const char* without) const;
 
     std::string folder_;
     std::vector<std::string> bytes_;
     int delimiter_ = -1;
     bool adds_first_blank_ = false;
-    mutable std::unique_ptr<TextEncoder> encoder_;  // from the first text on
+    mutable std::unique_ptr<Script> script_;  // from the first question on
 };
 
 }  // namespace teon

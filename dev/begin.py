@@ -1,4 +1,4 @@
-"""Begins a program of dev/ or bench/ as scripts begin (scripts/common/startup.py), with scripts/ on Python's path:
+"""Begins a program of dev/ or bench/ as scripts begin (scripts/common/startup.py), with both folders on the path:
 
     if __name__ == "__main__":
         from begin import startup
@@ -6,7 +6,8 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "scripts"))
+HERE = os.path.dirname(os.path.realpath(__file__))  # dev/, also through the link in bench/
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "scripts")]
 from common import startup
 
 startup.begin()

@@ -17,8 +17,8 @@ for name in tests train_gpt2 train_llama bench/bench_gpu; do
     [ -e "$programs/$name" ] || { echo "gpu_bundle: $programs/$name is missing; run make gpu-bundle" >&2; exit 1; }
     strip -s -o "$here/build/cuda/$name" "$programs/$name"
 done
-cp -r scripts "$here"
-find "$here/scripts" -name __pycache__ -prune -exec rm -r {} +
+cp -r scripts dev "$here"
+find "$here/scripts" "$here/dev" -name __pycache__ -prune -exec rm -r {} +
 cp test/golden/*.safetensors "$here/test/golden"
 [ ! -e build/corpus/manifest.json ] || cp -r build/corpus "$here/build"
 # Headers for builds there without a package registry: `make` finds them in build/deps/include of its folder.

@@ -10,7 +10,6 @@
 #include <filesystem>
 
 #include "base/hash.h"
-#include "base/sha256.h"
 
 namespace teon {
 
@@ -57,18 +56,6 @@ std::string read_text(const std::string& path, int64_t max_bytes) {
     std::string text(static_cast<size_t>(file.bytes()), '\0');
     file.read(text.data(), file.bytes(), 0);
     return text;
-}
-
-std::string sha256_of_file(const std::string& path) {
-    const InputFile file(path);
-    Sha256 hash;
-    std::vector<char> block(size_t{1} << 20);
-    for (int64_t at = 0; at < file.bytes(); at += std::ssize(block)) {
-        const int64_t n = std::min(file.bytes() - at, std::ssize(block));
-        file.read(block.data(), n, at);
-        hash.update(block.data(), static_cast<size_t>(n));
-    }
-    return hash.hex_digest();
 }
 
 std::string sampled_hash(const std::string& path) {

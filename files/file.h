@@ -47,8 +47,6 @@ private:
 // Returns the content of a file. Throws as InputFile, and UsageError if the file has more than max_bytes.
 std::string read_text(const std::string& path, int64_t max_bytes);
 
-std::string sha256_of_file(const std::string& path);  // in hexadecimal; throws as InputFile
-
 // Returns 16 hexadecimal digits that identify a file's content but cost reading only about 1 MiB: XXH3 of the size and
 // of 16 evenly spread pieces, including the beginning and the end. A file of at most 1 MiB is read whole. Throws as
 // InputFile.

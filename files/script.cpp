@@ -19,10 +19,8 @@ fs::path project_folder(const std::string& name) {
     throw Error(fmt::format("{}: scripts/{} is not in its folder or above", program.string(), name));
 }
 
-}  // namespace
-
-std::vector<std::vector<std::string>> script_commands(const std::string& name,
-                                                      const std::vector<std::string>& arguments) {
+// The commands that run the script: with the Python of .venv, if it exists, and with python3.
+std::vector<std::vector<std::string>> commands_of(const std::string& name, const std::vector<std::string>& arguments) {
     const fs::path project = project_folder(name);
     const fs::path python = project / ".venv" / "bin" / "python";
     std::vector<std::string> words = {"python3", (project / "scripts" / name).string()};
@@ -32,6 +30,19 @@ std::vector<std::vector<std::string>> script_commands(const std::string& name,
     words[0] = python.string();
     if (fs::exists(python, error)) commands.insert(commands.begin(), words);
     return commands;
+}
+
+}  // namespace
+
+Script::Script(const std::string& name, const std::vector<std::string>& arguments, double patience_s)
+    : name_("the answer of scripts/" + name), server_(commands_of(name, arguments), patience_s) {}
+
+Json Script::ask(const Json& request, const char* key) {
+    const Json answer =
+        parse_json(server_.ask(json_text(request)), name_, {.bytes = int64_t{1} << 30, .values = 1 << 28});
+    const JsonObject object(answer, name_);
+    CHECK_USAGE(!object.has("error"), "{}", object.at<std::string>("error"));
+    return object.at<Json>(key);
 }
 
 }  // namespace teon

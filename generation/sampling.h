@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "data/tokenizer.h"
 #include "checkpoint/published_model.h"
+#include "data/tokenizer.h"
 #include "generation/generator.h"
 #include "options/sampling_options.h"
 

@@ -199,84 +199,81 @@ WarpRunner::Polled WarpRunner::poll(const Instruction& i, Lanes lanes) {
     return Polled::refused;
 }
 
+bool WarpRunner::run_control(size_t index, const Instruction& i, Lanes lanes) {
+    const auto [at, active, waited] = w_.groups[index];
+    const auto continue_at = [&](int32_t next, Lanes remaining, bool waits = false) {
+        w_.groups[index] = {next, remaining, waits};
+    };
+    const bool all = lanes == active;
+    switch (i.kind) {
+        case Kind::branch:
+            continue_at(all ? i.target : at + 1, all ? active : active & ~lanes);
+            if (all) {
+                const bool back = i.target <= at;
+                const bool alone = !random_ && w_.groups.size() == 1;
+                return !back || (!lets_others_run(i) && alone);
+            }
+            w_.groups.push_back({i.target, lanes});
+            return false;
+        case Kind::exit:
+            w_.live &= ~lanes;
+            continue_at(at + 1, active & ~lanes);
+            if (all) w_.groups.erase(w_.groups.begin() + static_cast<std::ptrdiff_t>(index));
+            return false;
+        case Kind::barrier:
+            if (!all) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp reach this barrier");
+            continue_at(at, active, /*waits=*/true);
+            return false;
+        case Kind::collective:
+        case Kind::aligned: {
+            const Lanes passed = random_ ? 0 : meet(i, lanes, active);
+            const Lanes waiting = lanes & ~passed;
+            if (waiting == 0) {
+                continue_at(at + 1, active);
+                return true;
+            }
+            continue_at(at, waiting, /*waits=*/true);
+            if (const Lanes others = active & ~waiting) w_.groups.push_back({at + 1, others});
+            return false;
+        }
+        case Kind::poll: {
+            if (!all) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
+            const Polled polled = poll(i, lanes);
+            const bool waits = polled == Polled::waits;
+            continue_at(waits ? at : at + 1, active, waits);
+            if (polled == Polled::refused) w_.blocked = true;  // until other warps have run
+            return polled == Polled::ready;
+        }
+        case Kind::trap:
+            fail(w_, i, first_lane(lanes), "the kernel stops itself");
+        case Kind::plain:
+            break;
+    }
+    return true;
+}
+
 void WarpRunner::run_group(size_t index) {
     int32_t at = w_.groups[index].at;
     const Lanes active = w_.groups[index].lanes;
-    const bool alone = !random_ && w_.groups.size() == 1;
+    w_.groups[index].waits = false;
     int32_t limit = random_ ? at + 1 + static_cast<int32_t>(pick(*w_.block, kMostAtOnce)) : INT32_MAX;
     if (!random_)
         for (const Group& g : w_.groups)
             if (g.at > at) limit = std::min(limit, g.at);
-    const auto leave = [&](bool waits = false) {
-        w_.groups[index].at = at;
-        w_.groups[index].waits = waits;
-    };
-    for (;;) {
-        if (at >= limit) return leave();
+    while (at < limit) {
         const Instruction& i = code_[static_cast<size_t>(at)];
         const Lanes lanes = guarded(i, active);
         if (w_.counts && (i.kind != Kind::poll || is_ready(w_, i, lanes))) count(w_.counts[at], lanes);
-        if (i.kind == Kind::plain) {
-            if (lanes) i.run(w_, i, lanes);
-            ++at;
+        if (lanes && i.kind != Kind::plain) {
+            w_.groups[index].at = at;
+            if (!run_control(index, i, lanes)) return;
+            at = w_.groups[index].at;
             continue;
         }
-        if (lanes == 0) {
-            ++at;
-            continue;
-        }
-        switch (i.kind) {
-            case Kind::branch:
-                if (lanes == active) {
-                    const bool back = i.target <= at;
-                    at = i.target;
-                    if (back && (lets_others_run(i) || !alone)) return leave();
-                    continue;
-                }
-                ++at;
-                leave();
-                w_.groups[index].lanes = active & ~lanes;
-                w_.groups.push_back({i.target, lanes});
-                return;
-            case Kind::exit:
-                w_.live &= ~lanes;
-                ++at;
-                leave();
-                w_.groups[index].lanes = active & ~lanes;
-                if (lanes == active) w_.groups.erase(w_.groups.begin() + static_cast<std::ptrdiff_t>(index));
-                return;
-            case Kind::barrier:
-                if (lanes != active)
-                    fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp reach this barrier");
-                return leave(true);
-            case Kind::collective:
-            case Kind::aligned: {
-                const Lanes passed = random_ ? 0 : meet(i, lanes, active);
-                if (passed == lanes) {
-                    ++at;
-                    continue;
-                }
-                leave(true);
-                w_.groups[index].lanes = lanes & ~passed;
-                if (const Lanes others = active & ~w_.groups[index].lanes) w_.groups.push_back({at + 1, others});
-                return;
-            }
-            case Kind::poll: {
-                if (lanes != active) fail(w_, i, first_lane(active & ~lanes), "only some lanes of the warp wait");
-                const Polled polled = poll(i, lanes);
-                if (polled == Polled::waits) return leave(true);
-                ++at;
-                if (polled == Polled::ready) continue;
-                leave();
-                w_.blocked = true;  // until other warps have run
-                return;
-            }
-            case Kind::trap:
-                fail(w_, i, first_lane(lanes), "the kernel stops itself");
-            case Kind::plain:
-                break;
-        }
+        if (lanes) i.run(w_, i, lanes);
+        ++at;
     }
+    w_.groups[index].at = at;
 }
 
 }  // namespace teon::gpusim

@@ -51,6 +51,9 @@ private:
     enum class Polled { ready, refused, waits };
     // Runs a poll unless it has to wait.
     Polled poll(const Instruction& i, Lanes lanes);
+    // Runs an instruction that is not plain for these lanes of the group, which is at it. Returns whether the group can
+    // go on: it has not divided, does not wait, and no other group or warp should run first.
+    bool run_control(size_t index, const Instruction& i, Lanes lanes);
     // Runs the group until it divides, waits or returns, or another group should run: when this group reaches another
     // group's instruction, branches back, or, in random orders, has run a few instructions.
     void run_group(size_t index);

@@ -209,6 +209,33 @@ struct NormBackwardParts {
     static constexpr size_t kLeastBytes = kAhead && Norm::kCentered ? 80 << 10 : 0;
 };
 
+// The means over a row of g = dout * weight, which only LayerNorm needs, and of g xhat.
+struct NormMeans {
+    float g, gx;
+};
+template <typename Shape, typename Norm, typename Rows, typename Cache>
+__device__ __forceinline__ NormMeans norm_means(const Rows& rows, const Cache& x_cache, const Cache& dout_cache) {
+    constexpr int W = Shape::kWidth;
+    const int C = rows.a.C;
+    Vec<float, W> g_sums{};
+    Vec<float, W> gx_sums{};
+    Shape::for_each(C, [&](int slot, int j) {
+        const auto v = x_cache.get(slot, rows.x + j);
+        const auto d = dout_cache.get(slot, rows.dout + j);
+        const auto w = load_floats<W>(rows.a.weight + j);
+        FOR_VEC(k, W) {
+            const float g = d[k] * Norm::gain(w[k]);
+            g_sums[k] += g;
+            gx_sums[k] += g * (v[k] - rows.mean);
+        }
+    });
+    const float count = static_cast<float>(C);
+    float g_sum = 0.0f;
+    if constexpr (Norm::kCentered) g_sum = Shape::sum(g_sums);
+    const float gx_sum = Shape::sum(gx_sums);  // before the division, whose branch keeps the two sums apart
+    return {Norm::kCentered ? g_sum / count : 0.0f, gx_sum * rows.rstd / count};
+}
+
 // Each worker processes the rows of a chunk one after the other:
 // dx = dresidual + rstd * (g - mean of g - xhat * mean of (g xhat)), where g = weight * dout; RmsNorm has no mean of g.
 // partial (chunks, norm_sums, C): the sums over the rows of each chunk. Each tensor is read once.
@@ -230,37 +257,18 @@ __global__ void __launch_bounds__(Shape::kBlock, NormBackwardParts<T, Shape, Nor
     typename Parts::Sums sums(sums_in_shared ? shared + worker * kKinds * C : partial, C);
     typename Parts::Rows rows{a, last, reinterpret_cast<T*>(shared) + worker * (Parts::Rows::kBytes / sizeof(T))};
 
-    const float count = static_cast<float>(C);
     [[maybe_unused]] int maximum_bits = 0;
     rows.fetch(first);
     for (int row = first; row < last; ++row) {
         rows.advance_to(row);
-        const float mu = rows.mean;
-        const float scale = rows.rstd;
         T* const dx = a.dx + int64_t{row} * C;
         typename Parts::Cache x_cache;
         typename Parts::Cache dout_cache;
-        Vec<float, W> g_sums{};
-        Vec<float, W> gx_sums{};
         Shape::for_each(C, [&](int slot, int j) {
             x_cache.keep(slot, rows.x + j);
             dout_cache.keep(slot, rows.dout + j);
         });
-        Shape::for_each(C, [&](int slot, int j) {
-            const auto v = x_cache.get(slot, rows.x + j);
-            const auto d = dout_cache.get(slot, rows.dout + j);
-            const auto w = load_floats<W>(a.weight + j);
-            FOR_VEC(k, W) {
-                const float g = d[k] * Norm::gain(w[k]);
-                g_sums[k] += g;
-                gx_sums[k] += g * (v[k] - mu);
-            }
-        });
-        float g_sum = 0.0f;
-        if constexpr (Norm::kCentered) g_sum = Shape::sum(g_sums);
-        const float gx_sum = Shape::sum(gx_sums);  // before the division, whose branch keeps the two sums apart
-        const float g_mean = Norm::kCentered ? g_sum / count : 0.0f;
-        const float gx_mean = gx_sum * scale / count;
+        const NormMeans mean = norm_means<Shape, Norm>(rows, x_cache, dout_cache);
         Shape::for_each(C, [&](int slot, int j) {
             const auto v = x_cache.get(slot, rows.x + j);
             const auto d = dout_cache.get(slot, rows.dout + j);
@@ -269,9 +277,9 @@ __global__ void __launch_bounds__(Shape::kBlock, NormBackwardParts<T, Shape, Nor
             Vec<float, W> of_weight;
             if (Parts::kAhead || a.dresidual != nullptr) result = load_floats<W>(rows.dresidual + j);
             FOR_VEC(k, W) {
-                const float xhat = (v[k] - mu) * scale;
+                const float xhat = (v[k] - rows.mean) * rows.rstd;
                 of_weight[k] = d[k] * xhat;
-                result[k] += scale * (d[k] * Norm::gain(w[k]) - g_mean - xhat * gx_mean);
+                result[k] += rows.rstd * (d[k] * Norm::gain(w[k]) - mean.g - xhat * mean.gx);
             }
             store_floats(dx + j, result);
             if constexpr (MAXIMUM) maximum_bits = greatest(maximum_bits, result);

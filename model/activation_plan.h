@@ -35,6 +35,7 @@ enum class Shared {
     attention_scratch,
     activation_scratch,
     rotary_table,  // the same in all layers
+    first_key,     // of the rows of a batch, likewise
     logits,
     fp8_input,  // of a product
     fp8_gradient,
@@ -58,6 +59,7 @@ inline constexpr auto kEnumNames<Shared> =
                         {Shared::attention_scratch, "attention scratch"},
                         {Shared::activation_scratch, "activation gradient scratch"},
                         {Shared::rotary_table, "rotary table"},
+                        {Shared::first_key, "first keys of the window"},
                         {Shared::logits, "logits chunk"},
                         {Shared::fp8_input, "FP8 input of a product"},
                         {Shared::fp8_gradient, "FP8 gradient"},

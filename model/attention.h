@@ -6,6 +6,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode.h"
+#include "kernels/attention/first_key.h"
 #include "kernels/attention/flash.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
@@ -24,6 +25,7 @@ public:
           HS_(c.HS()),
           normed_(vectors(c)),
           max_T_(c.max_T),
+          window_(c.window),
           norm_eps_(c.norm_eps),
           inv_freq_(rotary_frequencies(c)),
           dropout_(c.dropout),
@@ -67,14 +69,16 @@ public:
                                         : attention_scratch_bytes(shape, plan.run().dtype, plan.run().on_gpu)));
         if (positions_ == PositionKind::rotary)
             rotary_ = plan.shared_bytes(Shared::rotary_table, int64_t{max_T_} * HS_ * size_of(DType::f32));
+        if (windowed(plan.run().T))
+            first_key_ = plan.shared_bytes(Shared::first_key, plan.N() * static_cast<int64_t>(sizeof(int)));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
         capacity_ = plan.run().T;
         dqkv_ = plan.gradient(Shared::qkv_gradient, qkv_.out);
         dheads_ = plan.gradient(Shared::norm_output_gradient, proj_.in);
     }
 
-    // The causal mask halves the products of queries with keys and of probabilities with values.
-    double flops(int T) const { return qkv_.flops() + proj_.flops() + 2.0 * proj_.in * T; }
+    // The products of queries with keys and of probabilities with values are those of the keys that a row sees.
+    double flops(int T) const { return qkv_.flops() + proj_.flops() + 4.0 * proj_.in * mean_keys(T, window_); }
     double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(before_norm_) ? 0 : flops(T); }
 
     // Computes the rotary table, which all layers share. Synchronizes.
@@ -85,6 +89,13 @@ public:
         upload(on_device.data(), inv_freq_.data(), on_device.size(), p.stream());
         rotary_table(p.floats(rotary_), on_device.data(), max_T_, HS_, p.stream());
         p.stream().synchronize();
+    }
+
+    // Computes the first keys of a batch's rows, which all layers share.
+    template <typename T>
+    void begin(const Pass<T>& p) const {
+        if (windowed(p.batch.T))
+            window_first_keys(p.ints(first_key_), p.batch.doc_start, p.batch.B, p.batch.T, window_, p.stream());
     }
 
     template <typename T>
@@ -129,6 +140,8 @@ public:
 
 private:
     bool normed() const { return q_norm_ >= 0; }
+    // Whether some row of a sequence of T does not see all keys before it.
+    bool windowed(int T) const { return window_ > 0 && window_ < T; }
 
     static QkVectors vectors(const DecoderConfig& c) {
         if (c.qk_norm == QkNorm::all_heads) return {1, 1, c.NH * c.HS(), c.NKV * c.HS()};
@@ -157,12 +170,13 @@ private:
         const T* qkv = p.at(qkv_rows_);
         if (!p.memory.plan().trains()) cache_append(p.at(cache_), qkv, shape(p), p.cached, capacity_, p.stream());
         if (p.cached > 0)
-            return attention_decode(heads, qkv, p.at(cache_), shape(p), p.cached + 1, capacity_, p.stream());
+            return attention_decode(heads, qkv, p.at(cache_), shape(p),
+                                    windowed(p.cached + 1) ? p.cached + 1 - window_ : 0, p.cached + 1, capacity_,
+                                    p.stream());
         if constexpr (std::is_same_v<T, bf16>) {
-            if (flash_)
-                return flash_attention_forward(heads, p.floats(lse_), qkv, p.batch.doc_start, shape(p), p.stream());
+            if (flash_) return flash_attention_forward(heads, p.floats(lse_), qkv, first_key(p), shape(p), p.stream());
         }
-        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, p.batch.doc_start, shape(p), p.context,
+        attention_forward(heads, p.floats(lse_), p.bytes(scratch_), qkv, first_key(p), shape(p), p.context,
                           dropout_mask(p, dropout_, site_));
     }
 
@@ -174,12 +188,17 @@ private:
         const float* lse = p.floats(lse_);
         if constexpr (std::is_same_v<T, bf16>) {
             if (flash_)
-                return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start,
+                return flash_attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, first_key(p),
                                                 shape(p), p.stream(), qkv_.bias_summed ? p.grad(qkv_.bias) : nullptr,
                                                 p.accumulate);
         }
-        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, p.batch.doc_start, shape(p), p.context,
+        attention_backward(dqkv, p.bytes(scratch_), dheads, qkv, heads, lse, first_key(p), shape(p), p.context,
                            dropout_mask(p, dropout_, site_));
+    }
+
+    template <typename T>
+    const int* first_key(const Pass<T>& p) const {
+        return windowed(p.batch.T) ? p.ints(first_key_) : p.batch.doc_start;
     }
 
     template <typename T>
@@ -190,7 +209,7 @@ private:
     PositionKind positions_;
     int NH_, NKV_, HS_;
     QkVectors normed_;
-    int max_T_;
+    int max_T_, window_;
     float norm_eps_;
     std::vector<float> inv_freq_;  // of rotary positions
     float dropout_;
@@ -201,7 +220,8 @@ private:
     int capacity_ = 0;    // of the cache
     // Queries and keys are rotated in place. before_norm is qkv_rows if there is no norm. heads: (N, NH * HS).
     Ports ports_;
-    Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, cache_, dqkv_, dheads_;
+    Tensor before_norm_, rstd_, norm_scratch_, qkv_rows_, lse_, heads_, scratch_, rotary_, first_key_, cache_, dqkv_,
+        dheads_;
 };
 
 }  // namespace teon

@@ -70,8 +70,6 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
     const std::string_view flag = name_of(r.matmul_dtype);
     CHECK_USAGE(r.dtype == DType::bf16, "--matmul-dtype {}: needs --dtype bf16, but this run has {}", flag,
                 name_of(r.dtype));
-    CHECK_USAGE(!r.gelu_fusion,
-                "--matmul-dtype {}: cuBLASLt has no epilogue with GELU for FP8; leave --gelu-fusion out", flag);
     const struct {
         const char* name;
         int value, stored;
@@ -86,9 +84,6 @@ void check_fp8(const DecoderConfig& c, const DecoderRun& r) {
 }
 
 DecoderRun resolved(const DecoderConfig& c, const DecoderRun& r) {
-    CHECK_USAGE(!r.gelu_fusion || c.mlp == ActivationKind::gelu,
-                "--gelu-fusion on: needs an MLP with GELU, but this model's has {}; use --gelu-fusion off",
-                name_of(c.mlp));
     if (r.matmul_dtype != MatmulDType::same) check_fp8(c, r);
     DecoderRun run = r;
     run.attention = resolve_attention(c, r);

@@ -43,6 +43,7 @@ struct DecoderConfig {
     int L = 0, C = 0, NH = 0, NKV = 0, F = 0, V = 0;
     int head_size = 0;  // elements per head; 0: C / NH
     int max_T = 1024;   // rows of the learned position table; longest sequence
+    int window = 0;     // keys that a token attends to, its own included; 0: all before it
     NormKind norm = NormKind::layernorm;
     PositionKind positions = PositionKind::learned;
     ActivationKind mlp = ActivationKind::gelu;

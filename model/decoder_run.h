@@ -63,8 +63,7 @@ struct DecoderRun {
     bool on_gpu = kGpu;  // a plan may be of another device than this program's
     // Minimum rows of a chunk of logits; chunks are about equal. 0: chunks as large as fit 128 MiB.
     int head_rows = 0;
-    bool gelu_fusion = false;  // the MLP's products compute GELU and its derivative in epilogues
-    uint64_t seed = 0;         // of dropout's masks
+    uint64_t seed = 0;  // of dropout's masks
 };
 
 // generate: forward only; T is the capacity of the key/value cache.

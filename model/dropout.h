@@ -34,7 +34,8 @@ public:
     void forward(const Pass<T>& p) const {
         if (p.drops) apply(p, p.at(ports_.out.x), p.at(ports_.residual), p.at(ports_.in.x));
     }
-    // If the layer before it wrote an output again that is kept (post-norms of the MLP do), nothing reads it any more.
+    // A kept out.x is a block's output, which only the next block reads. The backward pass of that block is over, so it
+    // does not matter if a post-norm, run again for its statistics, has overwritten out.x.
     template <typename T>
     void recompute(const Pass<T>& p) const {
         if (!p.keeps(ports_.out.x)) forward(p);

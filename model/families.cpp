@@ -18,8 +18,9 @@ const std::vector<ModelFamily>& families() {
 void check_program(const Json& config, const std::vector<ModelFamily>& among, const std::string& path) {
     for (const ModelFamily& family : families()) {
         const bool is_here = std::ranges::find(among, family.name, &ModelFamily::name) != among.end();
-        CHECK_USAGE(is_here || config["model_type"] != family.name, "{}: model_type is '{}'; its program is ./train_{}",
-                    path, family.name, family.name);
+        const std::string type = JsonObject(config, path).get<std::string>("model_type", "");
+        CHECK_USAGE(is_here || !family.reads(type), "{}: model_type is '{}'; its program is ./train_{}", path, type,
+                    family.name);
     }
 }
 

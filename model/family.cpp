@@ -18,6 +18,10 @@ DecoderConfig ModelFamily::config(const std::string& preset) const {
     throw UsageError(fmt::format("no {} preset is called '{}'; there are {}", title, preset, joined(names, ", ")));
 }
 
+bool ModelFamily::reads(const std::string& model_type) const {
+    return model_type == name || std::ranges::count(hf_window.model_types, model_type) > 0;
+}
+
 bool ModelFamily::has_flag(const ModelField& field) const {
     if (!field.has_flag() || (field.rotary && presets.front().positions != PositionKind::rotary)) return false;
     return !field.is_activation() || mlps.size() > 1;
@@ -86,9 +90,13 @@ void read(DecoderConfig& c, const ModelFamily& family, const HfKey& k, HfReader&
 }  // namespace
 
 Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter) {
-    Json j = {{"architectures", Json::array({family.hf_class})}};
+    const HfWindow& window = family.hf_window;
+    const bool renamed = c.window > 0 && !window.model_types.empty();
+    Json j = {{"architectures", Json::array({renamed ? window.hf_class : family.hf_class})}};
     for (const HfKey& k : family.hf_keys) j[k.key] = written(family, k, c);
-    j["model_type"] = family.name;
+    if (c.window > 0)
+        for (const HfKey& k : window.keys) j[k.key] = written(family, k, c);
+    j["model_type"] = renamed ? window.model_types[0] : family.name;
     for (const HfKey& k : shared_keys(family)) j[k.key] = written(family, k, c);
     j["torch_dtype"] = "float32";
     const Json token = delimiter >= 0 ? Json(delimiter) : Json();
@@ -109,7 +117,7 @@ DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& amon
     const auto type = r.get<std::string>("model_type", "");
     std::vector<std::string> names;
     for (const ModelFamily& f : among) names.push_back(f.name);
-    const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.name == type; });
+    const auto family = std::find_if(among.begin(), among.end(), [&](const ModelFamily& f) { return f.reads(type); });
     CHECK_USAGE(family != among.end(), "{}: model_type is '{}'; only {} is supported", path, type, joined(names, ", "));
     DecoderConfig c = family->config(family->default_preset);
     for (const std::vector<HfKey>& keys : {family->hf_keys, shared_keys(*family)})

@@ -30,6 +30,15 @@ auto always(T value) {
     return [value](const DecoderConfig&) { return value; };
 }
 
+// How the config.json of a model with a window differs from the family's: by another model_type and class, where
+// transformers has them (none: the family's own), and by further keys, which replace those of hf_keys. The first of
+// model_types is written, all are read.
+struct HfWindow {
+    std::vector<std::string> model_types = {};
+    std::string hf_class = {};
+    std::vector<HfKey> keys;
+};
+
 // All activations with or without a gate, for ModelFamily::mlps.
 std::vector<ActivationKind> activations(bool gated);
 // The key of a config.json that names the MLP's activation among them. otherwise: what a file without the key means.
@@ -44,7 +53,8 @@ struct ModelFamily {
 
     std::string hf_class;        // "GPT2LMHeadModel"
     std::vector<HfKey> hf_keys;  // in the order of the file, without the keys that all families share
-    bool hf_tied_head = false;   // the default of tie_word_embeddings
+    HfWindow hf_window;
+    bool hf_tied_head = false;  // the default of tie_word_embeddings
     // Reads the keys without a field: requires the values that are implemented here and ignores keys that do not
     // change logits.
     void (*read_hf)(DecoderConfig& c, HfReader& r);
@@ -53,6 +63,7 @@ struct ModelFamily {
 
     std::string program() const { return "train_" + name; }
     DecoderConfig config(const std::string& preset) const;  // throws UsageError if the preset is unknown
+    bool reads(const std::string& model_type) const;        // whether it is that of the family's models
     bool has_flag(const ModelField& field) const;
     std::string help(const ModelField& field) const;
 };
@@ -63,7 +74,7 @@ struct ModelFamily {
 Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter = -1);
 
 // Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, tied or
-// untied head. Its model_type must name a family of `among`. `path` is for messages. Throws UsageError naming a key
+// untied head. Its model_type must be that of a family of `among`. `path` is for messages. Throws UsageError naming a key
 // that is missing, contradictory, unknown or asks for something that is not implemented here. Sets `harmless` to the
 // keys that the family does not read, but that are known to change no result.
 DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& among, const std::string& path,

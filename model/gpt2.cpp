@@ -37,12 +37,17 @@ DecoderConfig gpt2_preset(const char* name, int C, int L, int NH) {
     return c;
 }
 
+// The model_type of a GPT-2 with a window. transformers has no such model and refuses the name; of a GPT-2 it would
+// compute full attention, whatever other keys say.
+constexpr const char* kWindowed = "gpt2_window";
+
 void read_gpt2(DecoderConfig& c, HfReader& r) {
     r.require("scale_attn_weights", true, true);
     r.require("scale_attn_by_inverse_layer_idx", false, false);
     r.require("n_ctx", c.max_T, c.max_T);
     r.ignore({"embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
               "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+    if (r.get<std::string>("model_type", "") == kWindowed) c.window = read_window(r);
 }
 
 }  // namespace
@@ -67,6 +72,7 @@ ModelFamily gpt2_family() {
                         {"resid_pdrop", "dropout", always(0.1)},
                         {.key = "embd_pdrop", .write = dropout_json},
                         {.key = "attn_pdrop", .write = dropout_json}},
+            .hf_window = {{kWindowed}, "", {{"sliding_window", "window"}}},
             .hf_tied_head = true,
             .read_hf = read_gpt2};
 }

@@ -113,6 +113,12 @@ void read_rope(DecoderConfig& c, HfReader& r) {
     take(base, r, "rope_theta");
     for (const char* place : {"rope_parameters", "rope_scaling"}) {
         HfReader rope = r.object(place);
+        if (r.get<std::string>("model_type", "") == "olmo3" && rope.has(kSlidingAttention)) {  // by layer_types
+            rope.ignore({kFullAttention});
+            HfReader of_window = rope.object(kSlidingAttention);
+            rope.finish();
+            rope = of_window;
+        }
         take(base, rope, "rope_theta");
         take(type, rope, "rope_type");
         take(type, rope, "type");
@@ -139,6 +145,19 @@ void read_rope(DecoderConfig& c, HfReader& r) {
                 "high_freq_factor",
                 r.path());
 }
+
+int read_window(HfReader& r) {
+    const std::string key = "sliding_window";
+    const int window = r.get(key, r.names(key) ? 0 : 4096);
+    CHECK_USAGE(window >= 1 || !r.has(key), "{}: {} is {}, expected null or at least 1", r.path(), key, window);
+    return window;
+}
+
+Json same_layer_types(const DecoderConfig& c, const std::string& type) {
+    return Json::array_of(std::vector<std::string>(static_cast<size_t>(c.L), type));
+}
+
+Json sliding_layers_json(const DecoderConfig& c) { return same_layer_types(c, kSlidingAttention); }
 
 Json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 

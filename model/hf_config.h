@@ -27,6 +27,7 @@ public:
 
     const std::string& path() const { return path_; }
     bool has(const std::string& key) const { return j_.contains(key) && !j_[key].is_null(); }
+    bool names(const std::string& key) const { return j_.contains(key); }  // even if it is null
 
     template <typename T>
     T get(const std::string& key, T otherwise) {
@@ -50,6 +51,15 @@ private:
     std::string path_;
     std::set<std::string> known_;
 };
+
+// Reads sliding_window, the number of keys that a row sees, its own included (docs/extending.md). As in transformers,
+// null is none, and a file without the key has 4096.
+int read_window(HfReader& r);
+// layer_types of a model whose layers all have the same attention.
+Json same_layer_types(const DecoderConfig& c, const std::string& type);
+Json sliding_layers_json(const DecoderConfig& c);
+inline constexpr const char* kSlidingAttention = "sliding_attention";
+inline constexpr const char* kFullAttention = "full_attention";
 
 // Reads rotary base and scaling from the places where versions of transformers write them. Throws UsageError if
 // the places contradict each other.

@@ -35,6 +35,7 @@ public:
         p.params.use(-1, 0);
         if (const Tensor maxima = p.memory.plan().maxima(); maxima.row >= 0)
             zero(static_cast<std::byte*>(p.bytes(maxima)), p.memory.plan().rows()[maxima.row].total(), p.stream());
+        blocks_.front().attention().begin(p);
         embedding_.forward(p);
         for (int l = 0; l < L; ++l) {
             p.params.use(l, l + 1 < L ? l + 1 : -1);

@@ -43,9 +43,21 @@ DecoderConfig llama_preset(const char* name, int C, int L, int NH, int F) {
     return c;
 }
 
+// A LLaMA whose config.json is a MistralConfig: it may have a window, but no biases.
+void read_mistral(DecoderConfig& c, HfReader& r) {
+    const Json sliding = same_layer_types(c, kSlidingAttention);
+    r.require("layer_types", sliding, sliding);
+    c.window = read_window(r);
+    r.require("attention_bias", false, false);
+    r.require("mlp_bias", false, false);
+    CHECK_USAGE(r.names("num_key_value_heads"), "{}: num_key_value_heads is missing", r.path());
+}
+
 void read_llama(DecoderConfig& c, HfReader& r) {
     read_rope(c, r);
     r.ignore({"pretraining_tp"});  // pretraining_tp splits products without changing them
+    const auto type = r.get<std::string>("model_type", "");
+    if (type == "mistral" || type == "ministral") read_mistral(c, r);
 }
 
 }  // namespace
@@ -80,6 +92,10 @@ ModelFamily llama_family() {
                         {"attention_dropout", "dropout", always(0.0)},
                         {"attention_bias", "attention_biases", always(false)},
                         {"mlp_bias", "mlp_biases", always(false)}},
+            // With layer_types, transformers' AutoConfig makes a Ministral of a Mistral: the same, by another name.
+            .hf_window = {{"mistral", "ministral"},
+                          "MistralForCausalLM",
+                          {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
             .read_hf = read_llama};
 }
 

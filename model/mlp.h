@@ -25,13 +25,11 @@ public:
         dbefore_maximum_ = plan.maximum();
         up_.plan(plan, ports.in.x_maximum, dbefore_maximum_);
         down_.plan(plan, after_maximum_, ports.out.dx_maximum);
-        fused_ = plan.run().gelu_fusion;
         before_ = plan.saved("MLP before activation", up_.out, Drop::under_block);
-        // An epilogue can be recomputed only with its product.
-        after_ = plan.saved("MLP after activation", F_, fused_ ? Drop::under_block : Drop::under_cheap);
+        after_ = plan.saved("MLP after activation", F_, Drop::under_cheap);
         dafter_ = plan.gradient(Shared::mlp_gradient, F_);
         dbefore_ = gated() ? plan.gradient(Shared::mlp_gated_gradient, up_.out) : dafter_;
-        if (gated() || fused_) return;
+        if (gated()) return;
         scratch_ = plan.gradient_bytes(
             Shared::activation_scratch,
             static_cast<int64_t>(activation_backward_scratch_bytes(kind_, static_cast<int>(plan.N()), F_)));
@@ -61,9 +59,8 @@ public:
 
     template <typename T>
     void backward(const Pass<T>& p) const {
-        down_.backward(p, p.at(dafter_), p.at(ports_.out.dx), p.at(after_), p.N(), p.accumulate,
-                       /*addend=*/nullptr, fused_ ? p.at(before_) : nullptr);
-        if (!fused_) activate_backward(p);
+        down_.backward(p, p.at(dafter_), p.at(ports_.out.dx), p.at(after_), p.N(), p.accumulate);
+        activate_backward(p);
         up_.backward(p, p.at(ports_.in.dx), p.at(dbefore_), p.at(ports_.in.x), p.N(), p.accumulate,
                      p.at(ports_.dresidual));
     }
@@ -74,7 +71,6 @@ private:
     // The product to width F and the activation function.
     template <typename T>
     void up(const Pass<T>& p) const {
-        if (fused_) return up_.forward_gelu(p, p.at(after_), p.at(before_), p.at(ports_.in.x), p.N());
         up_.forward(p, p.at(before_), p.at(ports_.in.x), p.N());
         activate(p);
     }
@@ -94,8 +90,7 @@ private:
     }
 
     ActivationKind kind_;
-    int F_;               // stored width
-    bool fused_ = false;  // the products compute GELU in their epilogues
+    int F_;  // stored width
     Linear up_, down_;
     Ports ports_;
     Tensor after_maximum_, dbefore_maximum_;              // FP8: the activation function writes them

@@ -1,6 +1,7 @@
 #include "model/olmo2.h"
 
 #include "files/json.h"
+#include "model/hf_config.h"
 #include "model/llama.h"
 
 namespace teon {
@@ -35,6 +36,18 @@ std::vector<HfKey> olmo2_keys() {
     return keys;
 }
 
+// Olmo3Config is Olmo2Config with a window in some layers. It scales positions only in the others.
+void read_olmo2(DecoderConfig& c, HfReader& r) {
+    llama_family().read_hf(c, r);
+    if (r.get<std::string>("model_type", "") != "olmo3") return;
+    CHECK_USAGE(r.has("layer_types"), "{}: layer_types is missing", r.path());
+    const Json sliding = same_layer_types(c, kSlidingAttention);
+    r.require("layer_types", sliding, sliding);
+    c.window = read_window(r);
+    CHECK_USAGE(c.rope_scaling == 1.0f,
+                "{}: rope_scaling: transformers does not scale positions of layers with a window", r.path());
+}
+
 }  // namespace
 
 ModelFamily olmo2_family() {
@@ -47,7 +60,10 @@ ModelFamily olmo2_family() {
             .mlps = activations(/*gated=*/true),
             .hf_class = "Olmo2ForCausalLM",
             .hf_keys = olmo2_keys(),
-            .read_hf = llama_family().read_hf};
+            .hf_window = {{"olmo3"},
+                          "Olmo3ForCausalLM",
+                          {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
+            .read_hf = read_olmo2};
 }
 
 }  // namespace teon

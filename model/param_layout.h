@@ -45,8 +45,8 @@ private:
     int64_t size_ = 0;
 };
 
-// The layer whose window contains a parameter; -1: the parameter is outside of the layers' windows, in memory of its
-// own. Vectors are, because the next layer may write the gradient of a bias.
+// The layer whose window contains a parameter; -1: it has memory of its own, as every vector does. The backward pass of
+// layer l + 1 writes the gradient of a bias of layer l, whose window may still hold gradients of layer l + 2.
 inline int window_layer(const ParamRow& row) { return is_hidden_matrix(row.role) ? row.layer : -1; }
 // Returns the rows of each window_layer; layer l is at index l + 1.
 std::vector<std::vector<int>> rows_by_window(const ParamTable& table);
@@ -54,8 +54,8 @@ std::vector<std::vector<int>> rows_by_window(const ParamTable& table);
 // A rank's share of the parameters.
 struct ParamShard {
     Sharding sharding = Sharding::optimizer;
-    std::optional<std::vector<Part>> own_parts =
-        std::nullopt;      // the parts that it updates; nullopt: it keeps everything
+    // The parts that it updates; nullopt: it keeps everything.
+    std::optional<std::vector<Part>> own_parts = std::nullopt;
     bool offload = false;  // optimizer state and, in bf16, the master weights are in host memory
 };
 
@@ -67,6 +67,10 @@ struct ParamLayouts {
     ParamLayout gradients;       // float, as the backward pass writes them
     ParamLayout sums;            // float, the rank's own parts summed over all ranks, unless they are summed in place
     ParamLayouts(const ParamTable& table, DType dtype, const ParamShard& shard);
+    int64_t bytes(DType dtype) const {  // dtype: of the working weights
+        return size_of(DType::f32) * (masters.size() + gradients.size() + sums.size()) +
+               size_of(dtype) * (copy.size() + weight_windows.size());
+    }
 };
 
 }  // namespace teon

@@ -37,6 +37,7 @@ struct Pass {
     const Stream& stream() const { return context.stream; }
     T* at(Tensor s) const { return memory.at<T>(s); }  // nullptr: none
     float* floats(Tensor s) const { return memory.at<float>(s); }
+    int* ints(Tensor s) const { return memory.at<int>(s); }
     void* bytes(Tensor s) const { return memory.at<void>(s); }
     const T* weight(int row) const { return params.work<T>(row); }
     float* grad(int row) const { return params.grad(row); }

@@ -29,19 +29,28 @@ DecoderConfig qwen3_preset(const char* name, int C, int L, int NH, int NKV, int 
 // LlamaConfig's keys with these differences.
 std::vector<HfKey> qwen3_keys() {
     std::vector<HfKey> keys = llama_family().hf_keys;
-    for (HfKey& k : keys) {
+    std::erase_if(keys, [](const HfKey& k) { return k.key == "mlp_bias"; });
+    for (HfKey& k : keys)
         if (k.key == "head_dim") k.otherwise = always(128);
-        if (k.key == "mlp_bias") k = {.key = "use_sliding_window", .write = always(false)};
-    }
+    keys.push_back({.key = "use_sliding_window", .write = always(false)});
     return keys;
 }
 
 void read_qwen3(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
-    r.require("use_sliding_window", false, false);
-    const Json all = Json::array_of(std::vector<std::string>(static_cast<size_t>(c.L), "full_attention"));
+    const bool slides = r.get("use_sliding_window", false);
+    const int window = read_window(r);
+    const int full = r.get("max_window_layers", 28);  // layers
+    const bool by_list = r.has("layer_types");
+    // All layers must be alike: transformers takes layer_types or, without it, has the window from layer `full` on.
+    CHECK_USAGE(!slides || by_list || full <= 0 || full >= c.L,
+                "{}: max_window_layers is {}; with use_sliding_window only 0, and {} or more, are supported", r.path(),
+                full, c.L);
+    const Json sliding = same_layer_types(c, kSlidingAttention);
+    const bool all_slide = slides && (by_list ? r.get("layer_types", Json()) == sliding : full <= 0);
+    const Json all = all_slide ? sliding : same_layer_types(c, kFullAttention);
     r.require("layer_types", all, all);
-    r.ignore({"max_window_layers", "sliding_window"});  // only for sliding windows
+    if (all_slide) c.window = window;
 }
 
 }  // namespace
@@ -58,6 +67,10 @@ ModelFamily qwen3_family() {
             .mlps = activations(/*gated=*/true),
             .hf_class = "Qwen3ForCausalLM",
             .hf_keys = qwen3_keys(),
+            .hf_window = {.keys = {{"sliding_window", "window"},
+                                   {.key = "use_sliding_window", .write = always(true)},
+                                   {.key = "max_window_layers", .write = always(0)},
+                                   {.key = "layer_types", .write = sliding_layers_json}}},
             .read_hf = read_qwen3};
 }
 

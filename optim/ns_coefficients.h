@@ -32,12 +32,6 @@ inline constexpr NsTriple kYou[] = {{4.0848, -6.8946, 2.9270},
                                     {2.8769, -3.1427, 1.2046},
                                     {2.8366, -3.0525, 1.2012}};
 
-// Jiacheng You, six steps, in units of 1/1024 (https://x.com/YouJiacheng/status/1893704552689303901).
-inline constexpr NsTriple kYou6[] = {
-    {3955.0 / 1024, -8306.0 / 1024, 5008.0 / 1024}, {3735.0 / 1024, -6681.0 / 1024, 3463.0 / 1024},
-    {3799.0 / 1024, -6499.0 / 1024, 3211.0 / 1024}, {4019.0 / 1024, -6385.0 / 1024, 2906.0 / 1024},
-    {2677.0 / 1024, -3029.0 / 1024, 1162.0 / 1024}, {2172.0 / 1024, -1833.0 / 1024, 682.0 / 1024}};
-
 // Amsel, Persson, Musco, Gower, "The Polar Express" (https://arxiv.org/abs/2505.16932): minimax-optimal composition for
 // singular values in [1e-3, 1], made safe against rounding by p(x / 1.01), which divides (a, b, c) by 1.01, 1.01^3 and
 // 1.01^5. The last of its eight triples is the Newton-Schulz iteration of order five, which converges from there.
@@ -55,10 +49,8 @@ inline constexpr NsTriple kPolarExpress[] = {with_safety(8.28721201814563, -23.5
                                              with_safety(1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
                                              {1.875, -1.25, 0.375}};
 
-inline constexpr NsSet kNsSets[] = {{Ortho::jordan, kJordan, 1.0},
-                                    {Ortho::you, kYou, 1.0},
-                                    {Ortho::you6, kYou6, 1.0},
-                                    {Ortho::polar_express, kPolarExpress, 1.01}};
+inline constexpr NsSet kNsSets[] = {
+    {Ortho::jordan, kJordan, 1.0}, {Ortho::you, kYou, 1.0}, {Ortho::polar_express, kPolarExpress, 1.01}};
 
 // Throws Error for Ortho::svd, which has no coefficients.
 inline NsSet ns_set(Ortho ortho) {

@@ -1,18 +1,18 @@
-// The optimizer's interface for training: a plan, which depends only on the ParamTable and the options, and the state
-// and step that follow from the plan. All methods use this class and differ in their plans: parameters that are updated
-// element by element, and stacks of K matrices of one role that are updated together. methods.h describes the methods.
+// The optimizer's interface for training: the state and the step that follow from a plan (optimizer_plan.h). All
+// methods use this class and differ in their plans: parameters that are updated element by element (methods.h), and
+// stacks of K matrices of one role that are updated together (stack_updater.h).
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/step_control.h"
 #include "model/param_store.h"
 #include "optim/diagnostics.h"
-#include "optim/optimizer_options.h"
-#include "runtime/cuda/comm.h"
+#include "optim/methods.h"
+#include "optim/placement.h"
+#include "optim/stack_updater.h"
 
 namespace teon {
 
@@ -23,13 +23,10 @@ struct StateTensor {
     int rows, cols;    // as stored
     int param;         // index in the ParamTable
     int64_t begin, end;
-    std::vector<Part> parts;     // the elements of each rank
-    bool may_be_absent = false;  // StateShape's
+    std::vector<Part> parts;  // the elements of each rank
     int64_t size() const { return static_cast<int64_t>(rows) * cols; }
 };
 int64_t elements_of(const std::vector<StateTensor>& tensors);
-
-class Ownership;
 
 class Optimizer {
 public:
@@ -38,9 +35,11 @@ public:
     Optimizer(const ParamStore& params, const OptimizerPlan& plan, const Placement& placement,
               const OptimizerOptions& options, Context& context);
     Optimizer(const ParamStore& params, const OptimizerOptions& options, Context& context);  // makes plan and placement
-    ~Optimizer();
-    const OptimizerPlan& plan() const;
-    const Ownership& ownership() const;  // of the gradients' sums and, except for Sharding::none, of state and updates
+    Optimizer(const Optimizer&) = delete;
+    Optimizer& operator=(const Optimizer&) = delete;
+    const OptimizerPlan& plan() const { return plan_; }
+    // Of the gradients' sums and, except for Sharding::none, of state and updates.
+    const Placement& placement() const { return reduction_; }
 
     // Performs one update from the elements of params.sums() that this rank owns. Unless weights have windows, the
     // working weights are equal on all ranks afterwards. In bf16, only the owner updates a master weight. control
@@ -48,7 +47,7 @@ public:
     // every step, so that a graph can capture it.
     void step(ParamStore& params, const StepControl* control, Context& context);
     // Returns whether step() waits for the device, as with Ortho::svd, so that a graph cannot capture it.
-    bool step_waits() const;
+    bool step_waits() const { return stacks_.update_waits(); }
 
     // This and the following functions wait for the device. Throws Error naming the stack if a momentum was ever not
     // finite. Such a stack is not updated (its weights only decay) and does not affect other stacks. Gradients that are
@@ -67,8 +66,26 @@ public:
     std::vector<StateTensor> masters(const ParamStore& params);
 
 private:
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+    // The part [offset, offset + size) of a run that this rank owns, and its state.
+    struct RunState {
+        ElementRun run;
+        int64_t offset, size;
+        std::vector<OffloadableBuffer<float>> state;
+    };
+    void make_runs(const Part& elements, bool offload, const Stream& stream);
+    void update_elements(ParamStore& params, const StepControl* control, const Stream& stream) const;
+
+    const OptimizerOptions options_;
+    const ParamTable table_;
+    const MethodInfo& info_;
+    const OptimizerPlan plan_;
+    const bool divided_;                     // among ranks; else every rank updates everything
+    const Placement reduction_;              // of the gradients' sums
+    const Placement placement_;              // of state and updates
+    const int rank_;                         // of this process in placement_
+    const std::vector<Part> element_parts_;  // on all ranks
+    std::vector<RunState> runs_;
+    StackUpdater stacks_;
 };
 
 }  // namespace teon

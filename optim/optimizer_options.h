@@ -1,35 +1,29 @@
-// The optimizer's options; its plan, which follows from them and the ParamTable (plan_optimizer() in stacks.h); and the
-// placement of the plan on the ranks (place() in placement.h).
+// The optimizer's options. plan_optimizer() makes a plan from them and the ParamTable, place() the plan's placement on
+// ranks.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "base/dtype.h"
 #include "model/param_table.h"
-#include "runtime/cuda/comm.h"
 
 namespace teon {
 
-enum class Method { adamw, lion, muon, normuon, teon, soap };
-enum class Ortho { svd, jordan, you, you6, polar_express };
+enum class Method { adamw, lion, muon, normuon, teon };
+enum class Ortho { svd, jordan, you, polar_express };
 enum class NsForm { automatic, standard, gram };
 template <>
 inline constexpr auto kEnumNames<Method> = enum_names<Method>({{Method::adamw, "adamw"},
                                                                {Method::lion, "lion"},
                                                                {Method::muon, "muon"},
                                                                {Method::normuon, "normuon"},
-                                                               {Method::teon, "teon"},
-                                                               {Method::soap, "soap"}});
+                                                               {Method::teon, "teon"}});
 template <>
-inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>({{Ortho::svd, "svd"},
-                                                             {Ortho::jordan, "jordan"},
-                                                             {Ortho::you, "you"},
-                                                             {Ortho::you6, "you6"},
-                                                             {Ortho::polar_express, "polar-express"}});
+inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>(
+    {{Ortho::svd, "svd"}, {Ortho::jordan, "jordan"}, {Ortho::you, "you"}, {Ortho::polar_express, "polar-express"}});
 template <>
 inline constexpr auto kEnumNames<NsForm> =
     enum_names<NsForm>({{NsForm::automatic, "auto"}, {NsForm::standard, "standard"}, {NsForm::gram, "gram"}});
@@ -45,9 +39,9 @@ struct OptimizerOptions {
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float momentum = 0.95f;
     bool nesterov = false;
-    bool shape_scale = true;  // the factor sqrt(m / n) of the slice
-    // If not 0, replaces shape_scale's factor by update_rms sqrt(max(m, n)): the update of a matrix that is
-    // orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section 2.2).
+    // If not 0, replaces the factor sqrt(m / n) of an update by update_rms sqrt(max(m, n)): the update of a matrix that
+    // is orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section
+    // 2.2).
     float update_rms = 0;
     // NorMuon's normalization (Li et al., arXiv 2510.05491), always on for Method::normuon: divide each row of O_k by
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
@@ -58,7 +52,6 @@ struct OptimizerOptions {
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;
     NsForm ns_form = NsForm::automatic;
-    bool ns_aol = false;  // AOL preconditioning (orthogonalize.h)
     // Storage of the Newton-Schulz matrices, which plan/run_plan.cpp chooses. All values are normalized, so f16's range
     // suffices. On a GPU it is as fast as bf16, has three more bits, and its Gram form needs one restart less.
     DType ns_dtype = DType::f16;
@@ -67,37 +60,6 @@ struct OptimizerOptions {
     std::set<Role> teon_roles = {Role::q, Role::k, Role::v};
     bool teon_rms_match = false;
     bool teon_normalize_slices = false;
-    int soap_frequency = 10;   // updates between computations of the eigenvectors
-    int soap_max_dim = 10000;  // longer sides have no basis of eigenvectors
-};
-
-// K matrices of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
-struct Stack {
-    Role role;
-    std::vector<int> params;           // indices into ParamTable, in layer order
-    int m = 0, n = 0;                  // shape of a slice as stored; with heads > 1, of one head's rows
-    int logical_m = 0, logical_n = 0;  // without padding
-    int heads = 1;  // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
-    int mode = 1;
-    NsForm form = NsForm::standard;  // resolved
-    double flops = 0;                // of one update, without the elementwise work
-    int K() const { return static_cast<int>(params.size()); }
-};
-
-struct OptimizerPlan {
-    std::vector<int> element_params;  // updated element by element; every other parameter is in exactly one stack
-    std::vector<Stack> stacks;
-    int64_t state_bytes = 0;
-    int64_t scratch_bytes = 0;  // workspaces of the stacks' update
-};
-
-struct Placement {
-    int ranks = 1;
-    std::vector<int> owner;            // rank of each stack of the plan
-    std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
-    std::vector<Part> elements;        // the elements of all runs in order, divided into one part per rank
-    std::vector<int64_t> state_bytes;  // by rank
-    int64_t scratch_bytes = 0;         // of the rank that needs most; OptimizerPlan's is for a single rank
 };
 
 }  // namespace teon

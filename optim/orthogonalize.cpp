@@ -18,7 +18,6 @@ namespace {
 struct Scratch {
     void* Y = nullptr;                                // second buffer for X
     std::array<void*, 4> square{};                    // (count, side, side)
-    float* scales = nullptr;                          // with AOL: (count, side)
     float *U = nullptr, *S = nullptr, *Vt = nullptr;  // svd: rows x r, r, r x cols, of one matrix
     int64_t bytes = 0;
 
@@ -41,7 +40,6 @@ struct Scratch {
         Y = take(batch.size(), size_of(method.dtype));
         for (int i = 0; i < (method.form == NsForm::gram ? 4 : 2); ++i)
             square[i] = take(square_size, size_of(method.dtype));
-        if (method.aol) scales = take_floats(batch.count * s);
     }
 };
 
@@ -50,15 +48,20 @@ struct Scratch {
 class NewtonSchulz {
 public:
     NewtonSchulz(void* X, const Scratch& scratch, const MatrixBatch& batch, const OrthoMethod& method, Context& context)
-        : batch_(batch), method_(method), context_(context), scratch_(scratch), X_(X), Y_(scratch.Y) {}
+        : batch_(batch),
+          method_(method),
+          context_(context),
+          scratch_(scratch),
+          set_(ns_set(method.ortho)),
+          X_(X),
+          Y_(scratch.Y) {}
 
     void* standard() {
         void* R = scratch_.square[0];
         void* Z = scratch_.square[1];
         for (int t = 0; t < method_.ns_steps; ++t) {
-            const NsTriple q = method_.triple(t);
+            const NsTriple q = set_.at(t);
             gram(R);
-            if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
             apply(Z, q.a);                   // X <- a X + Z X
         }
@@ -70,10 +73,9 @@ public:
         auto [R, Z, Q, spare] = scratch_.square;
         int done = 0;  // steps accumulated in Q since X was last multiplied by it
         for (int t = 0; t < method_.ns_steps; ++t) {
-            const NsTriple q = method_.triple(t);
+            const NsTriple q = set_.at(t);
             const bool last = t + 1 == method_.ns_steps || restarts_after(method_.dtype, t + 1);
             if (done == 0) gram(R);
-            if (t == 0 && method_.aol) precondition(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
             if (last && done == 0) {
                 apply(Z, q.a);  // X <- a X + Z X
@@ -151,18 +153,6 @@ private:
         std::swap(X_, Y_);
     }
 
-    // R = D R D and X = D X, or X D by columns, where D are R's AOL scales.
-    void precondition(void* R) const {
-        visit_dtype(method_.dtype, [&]<typename T>(T) {
-            const Stream& stream = context_.stream;
-            float* d = scratch_.scales;
-            aol_scales(d, static_cast<const T*>(R), batch_.count, side(), square_ld(), stream);
-            scale_rows_columns(static_cast<T*>(R), d, d, batch_.count, side(), side(), square_ld(), stream);
-            scale_rows_columns(static_cast<T*>(X_), by_rows() ? d : nullptr, by_rows() ? nullptr : d, batch_.count,
-                               batch_.rows, batch_.cols, batch_.ld, stream);
-        });
-    }
-
     // Q = a I + Z
     void add_identity(void* Q, const void* Z, double a) const {
         visit_dtype(method_.dtype, [&]<typename T>(T) {
@@ -175,6 +165,7 @@ private:
     const OrthoMethod& method_;
     Context& context_;
     const Scratch& scratch_;
+    const NsSet set_;
     void *X_, *Y_;  // swapped after each product
 };
 
@@ -198,14 +189,7 @@ void polar_by_svd(float* X, const Scratch& scratch, const MatrixBatch& batch, Co
 
 }  // namespace
 
-NsTriple OrthoMethod::triple(int t) const { return ns_set(ortho).at(aol ? t + 1 : t); }
-
-// AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in f16's range; smaller
-// ones would have elements off the diagonal rounded to multiples of 2^-24.
-double OrthoMethod::margin(int side) const {
-    if (ortho == Ortho::svd) return 1.0;
-    return aol ? 1.0 / std::sqrt(static_cast<double>(side)) : ns_set(ortho).margin;
-}
+double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(ortho).margin; }
 
 // Whole vectors of any element type on either backend; LAPACK needs dense rows.
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }

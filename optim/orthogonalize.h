@@ -21,14 +21,9 @@ struct OrthoMethod {
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;  // Newton-Schulz steps
     NsForm form = NsForm::standard;
-    DType dtype = DType::f32;  // of the matrices and all intermediate results; float for svd
-    // AOL preconditioning (Boissin et al., "Turbo-Muon", arXiv 2512.04632): divide each row of X, or column if X^T X is
-    // computed, by the root of its row sum of |X X^T|. Every singular value is then below 1, and nearer to 1 than after
-    // a division by the Frobenius norm. The first step of the set is skipped; ns_steps counts the steps after it.
-    bool aol = false;
-    NsTriple triple(int t) const;   // of the t-th executed step, from 0; not for svd
-    double margin(int side) const;  // inputs must have ||X||_F <= 1 / margin
-    int row_alignment() const;      // rows begin at multiples of this many elements
+    DType dtype = DType::f32;   // of the matrices and all intermediate results; float for svd
+    double margin() const;      // inputs must have ||X||_F <= 1 / margin
+    int row_alignment() const;  // rows begin at multiples of this many elements
 };
 
 // Contiguous row-major matrices: row i of matrix b begins at (b * rows + i) * ld.
@@ -37,7 +32,7 @@ struct MatrixBatch {
     int64_t ld = 0;
     int64_t stride() const { return rows * ld; }
     int64_t size() const { return count * stride(); }
-    bool by_rows = rows <= cols;  // compute X X^T, else X^T X; AOL scales this side
+    bool by_rows = rows <= cols;  // compute X X^T, else X^T X
     int side() const { return by_rows ? rows : cols; }
 };
 

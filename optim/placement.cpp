@@ -22,12 +22,6 @@ std::vector<int> longest_processing_time(const std::vector<double>& cost, int ra
     return owner;
 }
 
-double imbalance(const Placement& placement) {
-    const std::vector<double>& load = placement.load;
-    const double total = std::accumulate(load.begin(), load.end(), 0.0);
-    return total > 0 ? *std::max_element(load.begin(), load.end()) * placement.ranks / total : 1.0;
-}
-
 Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks) {
     CHECK(ranks >= 1, "placement on {} ranks", ranks);
     Placement p;
@@ -35,83 +29,79 @@ Placement place(const ParamTable& table, const OptimizerPlan& plan, const Optimi
     std::vector<double> cost;
     for (const Stack& stack : plan.stacks) cost.push_back(stack.flops);
     p.owner = longest_processing_time(cost, ranks);
-    const MethodInfo& info = info_of(options.method);
     const std::vector<ElementRun> runs = element_runs(table, plan, options);
     p.elements = even_parts(runs.empty() ? 0 : runs.back().begin + runs.back().size, ranks, kParamAlignment);
-
-    if (info.matrices) p.scratch_bytes = info.matrices->scratch_bytes(plan, options, &p);
+    p.scratch_bytes = largest_scratch_bytes(group_stacks(plan.stacks, options, ranks, p.owner));
+    for (const ParamRow& row : table.rows()) p.params.push_back({row.offset, row.size()});
+    for (const ElementRun& run : runs)
+        for (int param : run.params) p.params[param].begin = run.begin + table[param].offset - run.offset;
 
     p.load.assign(ranks, 0.0);
     p.state_bytes.assign(ranks, 0);
     constexpr int64_t bytes = sizeof(float);
     for (const Part& part : p.elements)
-        p.state_bytes[part.root] += std::ssize(info.elements->state) * bytes * part.size;
+        p.state_bytes[part.root] += std::ssize(info_of(options.method).elements->state) * bytes * part.size;
     for (size_t i = 0; i < plan.stacks.size(); ++i) {
         const Stack& stack = plan.stacks[i];
         p.load[p.owner[i]] += stack.flops;
         p.state_bytes[p.owner[i]] += bytes * state_elements(table, stack, options);
+        for (int param : stack.params) p.params[param].owner = p.owner[i];
     }
     return p;
 }
 
-Ownership::Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
-                     const OptimizerOptions& options)
-    : table_(table), placement_(placement), params_(table.count()) {
-    for (const ElementRun& run : element_runs(table, plan, options))
-        for (int param : run.params) params_[param].begin = run.begin + table[param].offset - run.offset;
-    for (size_t i = 0; i < plan.stacks.size(); ++i)
-        for (int param : plan.stacks[i].params) params_[param].owner = placement_.owner[i];
+double Placement::imbalance() const {
+    const double total = std::accumulate(load.begin(), load.end(), 0.0);
+    return total > 0 ? *std::max_element(load.begin(), load.end()) * ranks / total : 1.0;
 }
 
-std::vector<Part> Ownership::parts(const std::vector<int>& params) const {
+std::vector<Part> Placement::parts_of(const std::vector<int>& indices) const {
     std::vector<Part> parts;
     int previous_param = -2;  // the last one of the last part
-    auto add = [&](int param, int64_t offset, int64_t size, int owner) {
-        const bool adjacent = !parts.empty() && parts.back().root == owner && param <= previous_param + 1;
+    auto add = [&](int param, int64_t offset, int64_t size, int rank) {
+        const bool adjacent = !parts.empty() && parts.back().root == rank && param <= previous_param + 1;
         if (adjacent) {
             parts.back().size = offset + size - parts.back().offset;
         } else {
-            parts.push_back({offset, size, owner});
+            parts.push_back({offset, size, rank});
         }
         previous_param = param;
     };
-    for (int param : params) {
-        const ParamRow& row = table_[param];
-        if (params_[param].owner >= 0) {
-            add(param, row.offset, row.size(), params_[param].owner);
+    for (int param : indices) {
+        const Param& p = params[param];
+        if (p.owner >= 0) {
+            add(param, p.offset, p.size, p.owner);
             continue;
         }
-        const int64_t begin = params_[param].begin;
-        const int64_t end = begin + row.size();
-        for (const Part& part : placement_.elements) {
-            const int64_t from = std::max(begin, part.offset);
-            const int64_t to = std::min(end, part.offset + part.size);
-            if (from < to) add(param, row.offset + from - begin, to - from, part.root);
+        for (const Part& part : elements) {
+            const int64_t from = std::max(p.begin, part.offset);
+            const int64_t to = std::min(p.begin + p.size, part.offset + part.size);
+            if (from < to) add(param, p.offset + from - p.begin, to - from, part.root);
         }
     }
     return parts;
 }
 
-std::vector<Part> Ownership::all() const {
-    std::vector<int> params(table_.count());
-    std::iota(params.begin(), params.end(), 0);
-    return parts(params);
+std::vector<Part> Placement::all_parts() const {
+    std::vector<int> indices(params.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    return parts_of(indices);
 }
 
-std::vector<Part> Ownership::of(int rank) const {
-    std::vector<Part> parts_of_rank = all();
-    std::erase_if(parts_of_rank, [&](const Part& part) { return part.root != rank; });
-    return parts_of_rank;
+std::vector<Part> Placement::own_parts(int rank) const {
+    std::vector<Part> parts = all_parts();
+    std::erase_if(parts, [&](const Part& part) { return part.root != rank; });
+    return parts;
 }
 
-std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
+std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Placement& placement,
                                                 int64_t bucket_bytes) {
     const std::vector<std::vector<int>> params = rows_by_window(table);
     std::vector<std::vector<Part>> buckets(params.size());
     std::vector<Part> bucket;
     int64_t bytes = 0;
     for (size_t l = params.size(); l-- > 0;) {
-        for (const Part& part : ownership.parts(params[l])) {
+        for (const Part& part : placement.parts_of(params[l])) {
             bucket.push_back(part);
             bytes += part.size * size_of(DType::f32);
         }
@@ -167,14 +157,12 @@ static void replicate_sum(std::vector<Number>& of_ranks) {
     std::fill(of_ranks.begin(), of_ranks.end(), sum);
 }
 
-std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
-                            double gb_per_s) {
-    Placement placement = ownership.placement();
+std::string placement_table(const ParamTable& table, Placement placement, const Exchange& exchange, double gb_per_s) {
     const int ranks = placement.ranks;
     std::vector<int64_t> stacks(ranks, 0);
     for (int owner : placement.owner) ++stacks[owner];
     std::vector<std::vector<Part>> parts_of_rank(ranks);
-    for (const Part& part : ownership.all()) parts_of_rank[part.root].push_back(part);
+    for (const Part& part : placement.all_parts()) parts_of_rank[part.root].push_back(part);
     if (exchange.sharding == Sharding::none) {
         replicate_sum(stacks);
         replicate_sum(placement.load);
@@ -205,7 +193,7 @@ std::string placement_table(const ParamTable& table, const Ownership& ownership,
         first = end;
     }
     const StepTraffic sent = step_traffic(table, ranks, exchange);
-    text += fmt::format("load max/mean {:.2f}\n", imbalance(placement));
+    text += fmt::format("load max/mean {:.2f}\n", placement.imbalance());
     text += fmt::format("sent per step and rank: {:.1f} MiB of gradients + {:.1f} MiB of weights",
                         sent.gradients / 0x1p20, sent.weights / 0x1p20);
     if (gb_per_s > 0)

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "model/param_layout.h"
-#include "optim/optimizer_options.h"
-#include "optim/stacks.h"
+#include "optim/optimizer_plan.h"
 #include "runtime/cuda/comm.h"
 
 namespace teon {
@@ -19,34 +18,36 @@ namespace teon {
 // (Graham, 1969).
 std::vector<int> longest_processing_time(const std::vector<double>& cost, int ranks);
 
-Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
-double imbalance(const Placement& placement);  // largest load / mean load; 1 if there is no load
+struct Placement {
+    int ranks = 1;
+    std::vector<int> owner;            // rank of each stack of the plan
+    std::vector<double> load;          // FLOPs of the stacks' update per step, by rank
+    std::vector<Part> elements;        // the elements of all runs in order, divided into one part per rank
+    std::vector<int64_t> state_bytes;  // by rank
+    int64_t scratch_bytes = 0;         // of the rank that needs most; OptimizerPlan's is for a single rank
 
-class Ownership {
-public:
-    Ownership(const ParamTable& table, const OptimizerPlan& plan, const Placement& placement,
-              const OptimizerOptions& options);
-    const Placement& placement() const { return placement_; }
-    // Returns the parts of the flat buffers that hold `params` (ascending indices of the table), with their owners, in
-    // ascending order. Adjacent parameters of one owner form one part, which includes the gaps between them.
-    std::vector<Part> parts(const std::vector<int>& params) const;
-    std::vector<Part> all() const;
-    std::vector<Part> of(int rank) const;  // the parts that `rank` owns
-
-private:
-    struct OwnedParam {
-        int owner = -1;     // rank, if the parameter is in a stack; -1: updated element by element
-        int64_t begin = 0;  // position among the elements of all runs
+    struct Param {
+        int64_t offset, size;  // in the flat buffers
+        int owner = -1;        // rank, if the parameter is in a stack; -1: updated element by element
+        int64_t begin = 0;     // then its position among the elements of all runs
     };
-    ParamTable table_;
-    Placement placement_;
-    std::vector<OwnedParam> params_;
+    std::vector<Param> params;  // of the table
+
+    double imbalance() const;  // largest load / mean load; 1 if there is no load
+    // Returns the parts of the flat buffers that hold these parameters (ascending indices of the table), with their
+    // owners, in ascending order. Adjacent parameters of one owner form one part, with the gaps between them.
+    std::vector<Part> parts_of(const std::vector<int>& indices) const;
+    std::vector<Part> all_parts() const;
+    std::vector<Part> own_parts(int rank) const;  // that `rank` owns
 };
+Placement place(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options, int ranks);
 
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
-// Returns the gradients that are reduced together, in ascending order: the bucket at l + 1 is reduced when the backward
-// pass has finished the window_layer l. A bucket collects layers until it has bucket_bytes as float (0: one layer).
-std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Ownership& ownership,
+// Returns what is reduced after each layer of the backward pass, which goes from the last layer to the first: buckets[l
+// + 1] after layer l, buckets[0] at the end, after what belongs to no layer. A bucket has the layer's own gradients
+// and those that earlier buckets left; it is left empty, for the next one to take all, while they are fewer than
+// bucket_bytes as float.
+std::vector<std::vector<Part>> gradient_buckets(const ParamTable& table, const Placement& placement,
                                                 int64_t bucket_bytes);
 // Elements of a buffer that fits any of the buckets, laid out by ParamLayout::of_parts().
 int64_t exchange_elements(const std::vector<std::vector<Part>>& buckets);
@@ -65,7 +66,6 @@ StepTraffic step_traffic(const ParamTable& table, int ranks, const Exchange& exc
 
 // Returns a table of each rank's load and memory by kind, followed by the traffic and its time at `gb_per_s` GB/s per
 // rank (0: no time).
-std::string placement_table(const ParamTable& table, const Ownership& ownership, const Exchange& exchange,
-                            double gb_per_s);
+std::string placement_table(const ParamTable& table, Placement placement, const Exchange& exchange, double gb_per_s);
 
 }  // namespace teon

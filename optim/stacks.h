@@ -1,27 +1,46 @@
-// The launches that execute an OptimizerPlan: the stacks that are orthogonalized in one batch, the parameters that are
-// updated in one launch, and the constants of each slice's update.
+// Stacks, the matrices that are orthogonalized as one; the groups of stacks that are orthogonalized in one batch; and
+// the constants of their updates. optimizer_plan.h divides a model's matrices into stacks.
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "model/param_table.h"
 #include "optim/optimizer_options.h"
 #include "optim/orthogonalize.h"
 #include "optim/unfold.h"
 
 namespace teon {
 
-// Throws UsageError on invalid options (mode outside 1..3, K < 1, a role without matrices, a factor <= 0).
-OptimizerPlan plan_optimizer(const ParamTable& table, const OptimizerOptions& options);
-std::string plan_table(const ParamTable& table, const OptimizerPlan& plan, const OptimizerOptions& options);
+// K matrices of one role in consecutive layers that are unfolded and orthogonalized as one matrix.
+struct Stack {
+    Role role;
+    std::vector<int> params;           // indices into ParamTable, in layer order
+    int m = 0, n = 0;                  // shape of a slice as stored; with heads > 1, of one head's rows
+    int logical_m = 0, logical_n = 0;  // without padding
+    int heads = 1;  // row blocks of each matrix; the h-th blocks of all matrices are orthogonalized together
+    int mode = 1;
+    NsForm form = NsForm::standard;  // resolved
+    double flops = 0;                // of one update, without the elementwise work
+    int K() const { return static_cast<int>(params.size()); }
+};
+
+// A tensor of optimizer state that belongs to a matrix of a stack.
+struct StateShape {
+    std::string_view name;
+    int rows, cols;
+    int64_t stride() const;  // elements from this tensor to the next, which is aligned
+};
+// The momentum and, for NorMuon's normalization, the second moment of each row.
+std::vector<StateShape> matrix_state(const OptimizerOptions& options, const ParamRow& row);
 
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.
 inline constexpr int64_t kScratchBound = int64_t{256} << 20;
 
 // Stacks of equal shape, K, mode, number of heads and form, of any role.
 struct StackGroup {
-    std::vector<int> stacks;  // indices into OptimizerPlan::stacks, in order
+    std::vector<int> stacks;  // indices into the plan's stacks, in order
     Unfolding unfolding;
     Unfolding logical;  // without padding
     OrthoMethod method;
@@ -31,35 +50,23 @@ struct StackGroup {
     MatrixBatch batch(int count) const {
         return {count * heads, unfolding.rows(), unfolding.cols(), unfolding.ld, logical.by_rows()};
     }
+    int64_t scratch_bytes() const;  // of one chunk: the unfoldings and orthogonalize()'s scratch
 };
-// placement: for several ranks (nullptr: one rank). They update a group in a few rounds, to overlap the exchange of
-// weights with computation.
-std::vector<StackGroup> group_stacks(const OptimizerPlan& plan, const OptimizerOptions& options,
-                                     const Placement* placement = nullptr);
-int64_t scratch_bytes(const StackGroup& group);  // of one chunk: the unfoldings and orthogonalize()'s scratch
-
-// Consecutive parameters of the flat buffers with the same update.
-struct ElementRun {
-    std::vector<int> params;
-    int64_t offset = 0, size = 0;  // in the flat buffers, including gaps between the parameters
-    int64_t begin = 0;             // among the elements of all runs; equal to offset modulo kParamAlignment
-    float lr_scale = 1;
-    bool decay = false;
-};
-std::vector<ElementRun> element_runs(const ParamTable& table, const OptimizerPlan& plan,
-                                     const OptimizerOptions& options);
-
-// Elements of a stack's state, including alignment gaps.
-int64_t state_elements(const ParamTable& table, const Stack& stack, const OptimizerOptions& options);
+// owner: the rank of each stack. Several ranks update a group in a few rounds, to overlap the exchange of weights with
+// computation.
+std::vector<StackGroup> group_stacks(const std::vector<Stack>& stacks, const OptimizerOptions& options, int ranks = 1,
+                                     const std::vector<int>& owner = {});
+int64_t largest_scratch_bytes(const std::vector<StackGroup>& groups);
 
 float lr_scale_of(Role role, const OptimizerOptions& options);
-UpdateRate rate_of(const ParamRow& row, const OptimizerOptions& options, double lr_scale);
-
 bool has_neuron_norm(const OptimizerOptions& options);
 
-// The factor of O_k in addition to the learning rate: the role's factor, sqrt(m / n) of the whole matrix (or its
-// alternatives), and what gives the update of all heads the size that the undivided matrix would have or, with the rms
-// match, that Muon's would have, sqrt(min(m, n)) (docs/optimizers.md, "Comparing Muon with Teon"). Padding is excluded.
+// Returns what O_k is multiplied by, beside the learning rate: the product of
+//   the role's factor,
+//   sqrt(m / n) of the whole matrix, or update_rms sqrt(max(m, n)), and
+//   sqrt(a / b), where b is the mean ||O_k||_F^2 in this stack, of all heads together, and a what it would be without
+//   the division into heads or, with teon_rms_match, in Muon: min(m, n).
+// Padding is not counted. See docs/optimizers.md, "Comparing Muon with Teon".
 double update_scale(const Stack& stack, const OptimizerOptions& options);
 
 OrthoMethod method_of(const OptimizerOptions& options, NsForm form);

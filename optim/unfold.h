@@ -24,8 +24,8 @@ struct Unfolding {
 
     int rows() const;
     int cols() const;
-    // Which Gram matrix to compute, of the rows or of the columns: the short side's. A square unfolding has the rows of
-    // the paper's matricization, so that AOL, whose result depends on the side, is the same in both orientations.
+    // Which Gram matrix to compute, of the rows or of the columns: the short side's. For a square unfolding, that of
+    // the rows of the paper's matricization.
     bool by_rows() const { return rows() != cols() ? rows() < cols() : mode != 2; }
     int64_t size() const { return rows() * ld; }  // elements of one matrix, including gaps
     SliceLayout layout() const;

@@ -8,6 +8,7 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "options/removed.h"
 #include "options/suggestion.h"
 
 namespace teon {
@@ -254,6 +255,9 @@ void read_run_config(const std::string& path, const OptionTable& table, const st
     for (const Json& name : file["given"].items()) by_run.insert("--" + name.get<std::string>(path + ": given"));
     const std::string where = path + ": options";
     for (const auto& [key, value] : file["options"].members()) {
+        const std::string removed = why_removed(key, value);
+        CHECK_USAGE(removed.empty() || given.by_user.count("--" + key), "{}: {}", where, removed);
+        if (!removed.empty() || is_removed_flag(key)) continue;
         const OptionRow& row = row_of(table, key, where);
         if (row.this_call || value.is_null()) continue;
         if (!o.has("given")) by_run.insert(row.flag);

@@ -4,8 +4,8 @@
 
 #include "files/file.h"
 #include "files/json.h"
+#include "optim/methods.h"
 #include "options/optimizer_flags.h"
-#include "runtime/cuda/known_gpus.h"
 
 namespace teon {
 
@@ -76,18 +76,6 @@ void add_model_flags(OptionTable& t, Options& o, const ModelFamily& family) {
         "--attention", o.attention,
         "attention by matrix products, or fused on tensor cores (bf16, head size 64 or 128); auto: flash on a GPU that "
         "supports it");
-    if (family.config(family.default_preset).mlp == ActivationKind::gelu)
-        t.toggle("--gelu-fusion", o.gelu_fusion,
-                 "fuse GELU and its derivative into the library's matrix products (last bits differ); --recompute "
-                 "cheap then keeps the output of GELU");
-    t.toggle("--autotune", o.autotune,
-             "on a GPU, time the library's algorithms for each matrix product and use the fastest; changes the last "
-             "bits of results");
-    OptionRow& algorithms = t.text("--algorithms", o.algorithms, "FILE",
-                                   "with --autotune: file that keeps the chosen algorithms; new choices are added");
-    algorithms.need("--autotune");
-    algorithms.default_text = "algorithms.jsonl in the run's folder";
-    algorithms.fixed = false;
 }
 
 void add_data_flags(OptionTable& t, Options& o) {
@@ -101,10 +89,6 @@ void add_data_flags(OptionTable& t, Options& o) {
     val_data.is_list = true;
     val_data.fixed = false;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
-    t.toggle("--verify-data", o.verify_data,
-             "first compare the shards' content with their manifest.json (reads them all)")
-        .fixed = false;
-    t.rows.back().this_call = true;
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
 }
 
@@ -133,12 +117,13 @@ void add_run_flags(OptionTable& t, Options& o) {
               "end the run after this many evaluations in a row without a lower validation loss; 0: never");
     t.integer("--log-every", o.log_every, 1, kMaxInt, "steps between console lines");
     t.integer("--diagnose-every", o.diagnose_every, 0, kMaxCount,
-              "steps between measurements of singular vector alignment; 0: never");
+              "steps between measurements of singular vector alignment; 0: never")
+        .methods = [](const MethodInfo& m) { return m.orthogonalizes; };
     t.choice(
         "--graphs", o.graphs, {{"auto", std::nullopt}, {"on", true}, {"off", false}},
         "after the first step, replay micro-batches and updates as CUDA graphs, which changes no number (of several "
-        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd or "
-        "--optimizer soap); auto: on a GPU");
+        "ranks, only micro-batches before a step's last, unless --shard divides gradients; no update by --ortho svd); "
+        "auto: on a GPU");
     t.choice(
         "--kernels", o.kernels,
         "on a GPU: the fastest kernels for it, each of which may start while the one before it ends; the same, one "
@@ -220,9 +205,7 @@ void add_sample_flags(OptionTable& t, Options& o) {
 void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", kFree);
     t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
-    std::vector<std::string> gpus;
-    for (const KnownGpu& gpu : known_gpus()) gpus.push_back(gpu.name);
-    OptionRow& plan_for = t.name("--plan-for", o.plan_for, gpus,
+    OptionRow& plan_for = t.name("--plan-for", o.plan_for, plan_names(),
                                  "--plan-only for this GPU, which need not be present: its memory, its attention "
                                  "kernel, the expected step time");
     plan_for.this_call = true;

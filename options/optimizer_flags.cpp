@@ -41,6 +41,11 @@ std::string by_method(F value) {
     return joined(texts, "; ");
 }
 
+// The optimizers that have a flag.
+bool has_adamw(const MethodInfo& m) { return m.elements->name == "adamw"; }
+bool orthogonalizes(const MethodInfo& m) { return m.orthogonalizes; }
+bool stacks(const MethodInfo& m) { return m.stacks; }
+
 void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method,
@@ -50,15 +55,17 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .default_text = by_method([](const MethodInfo& m) { return m.lr; });
     t.number("--adamw-lr", o.adamw_lr, 0, 100,
              "peak learning rate of what AdamW updates beside another optimizer: embeddings, head, norms and biases")
+        .of(orthogonalizes)
         .follows([&] {  // by the model's width, which plan_run() knows
             o.adamw_lr.reset();
-            if (!has_flag(info_of(opt.method), "--adamw-lr")) o.adamw_lr = opt.lr;
+            if (!info_of(opt.method).orthogonalizes) o.adamw_lr = opt.lr;
         })
         .default_text = "3e-4 x 3072 / channels, at most 0.01";
     t.number("--weight-decay", opt.weight_decay, 0, 10,
              "decoupled weight decay, of matrices and embeddings, never of norms and biases");
     t.number("--adamw-weight-decay", opt.adamw_weight_decay, 0, 10,
              "weight decay of what AdamW updates beside another optimizer")
+        .of(orthogonalizes)
         .follows([&opt] { opt.adamw_weight_decay = opt.weight_decay; })
         .default_text = "= weight-decay";
     t.toggle("--cautious-weight-decay", opt.cautious_weight_decay, "decay only weights that the update moves to zero");
@@ -70,17 +77,20 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.number("--beta2", opt.beta2, 0, 0.999999, "decay of AdamW's second moment; for Lion, of the momentum")
         .follows([&opt] { opt.beta2 = info_of(opt.method).beta2; })
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
-    t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").default_text = "1e-8";
-    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized");
+    t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").of(has_adamw).default_text = "1e-8";
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized")
+        .of(orthogonalizes);
     t.number("--update-rms", opt.update_rms, 0, 10,
              "root mean square X of a hidden matrix's update before the learning rate, as in Moonlight: scale by "
              "X sqrt(max(rows, columns)); 0.2 is AdamW's size, with AdamW's learning rate; 0: scale by "
-             "sqrt(rows / columns)");
-    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M");
-    t.toggle(
-        "--neuron-norm", opt.neuron_norm,
-        "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it");
+             "sqrt(rows / columns)")
+        .of(orthogonalizes);
+    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M").of(orthogonalizes);
+    t.toggle("--neuron-norm", opt.neuron_norm,
+             "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it")
+        .of(orthogonalizes);
     t.number("--neuron-beta2", opt.neuron_beta2, 0, 0.999999, "decay of the neurons' second moments")
+        .of(orthogonalizes)
         .need("--neuron-norm")
         .need("--optimizer", {"normuon"});
     t.add(
@@ -109,16 +119,11 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
 }
 
 void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
-    t.group("Orthogonalizer");
+    t.group("Orthogonalizer", true, orthogonalizes);
     const auto newton_schulz = names_where<Ortho>([](Ortho ortho) { return ortho != Ortho::svd; });
     t.choice("--ortho", opt.ortho, "exact polar factor, or a Newton-Schulz coefficient set");
     t.toggle("--ortho-per-head", opt.ortho_per_head, "orthogonalize the q, k and v of each attention head by itself");
-    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps")
-        .need("--ortho", newton_schulz)
-        .follows([&opt] { opt.ns_steps = opt.ns_aol ? 4 : OptimizerOptions().ns_steps; })
-        .default_text = "5, or 4 with --ns-aol";
-    t.toggle("--ns-aol", opt.ns_aol, "AOL preconditioning, as in Turbo-Muon, instead of the coefficients' first step")
-        .need("--ortho", newton_schulz);
+    t.integer("--ns-steps", opt.ns_steps, 1, 100, "Newton-Schulz steps").need("--ortho", newton_schulz);
     t.choice("--ns-form", opt.ns_form, "iterate on the matrix or on its Gram matrix; auto: by aspect ratio")
         .need("--ortho", newton_schulz);
     t.choice("--ns-dtype", o.ns_dtype,
@@ -129,7 +134,7 @@ void add_orthogonalizer_flags(OptionTable& t, OptimizerOptions& opt, Options& o)
 }
 
 void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
-    t.group("Teon");
+    t.group("Teon", true, stacks);
     t.integer("--teon-k", opt.teon_k, 1, 1024, "consecutive layers per stack");
     t.integer("--teon-mode", opt.teon_mode, 1, 3, "unfolding of the stack");
     t.add(
@@ -147,14 +152,6 @@ void add_teon_flags(OptionTable& t, OptimizerOptions& opt) {
         .is_list = true;
     t.toggle("--teon-rms-match", opt.teon_rms_match, "scale a stack's updates to the size that Muon's would have");
     t.toggle("--teon-normalize-slices", opt.teon_normalize_slices, "divide each slice by its norm before stacking");
-}
-
-void add_soap_flags(OptionTable& t, OptimizerOptions& opt) {
-    t.group("SOAP");
-    t.integer("--soap-frequency", opt.soap_frequency, 1, 1'000'000,
-              "updates from one computation of the eigenvectors to the next");
-    t.integer("--soap-max-dim", opt.soap_max_dim, 0, 1 << 24,
-              "longest side of a matrix for which eigenvectors are computed; 0: none, which is AdamW");
 }
 
 void add_schedule_flags(OptionTable& t, Options& o) {
@@ -180,7 +177,6 @@ void add_optimizer_flags(OptionTable& t, Options& o) {
     add_update_flags(t, o.optimizer, o);
     add_orthogonalizer_flags(t, o.optimizer, o);
     add_teon_flags(t, o.optimizer);
-    add_soap_flags(t, o.optimizer);
     add_schedule_flags(t, o);
 }
 

@@ -75,6 +75,7 @@ OptionRow& OptionTable::add(std::string_view flag, std::string_view type, std::s
     row.set = std::move(set);
     row.get = std::move(get);
     row.fixed = fixed_;
+    row.methods = methods_;
     return row;
 }
 

@@ -24,6 +24,8 @@ std::optional<double> parse_number(std::string_view text);
 // The seconds in 3600, 90s, 45m, 23h50m or 1d12h: whole numbers, units from large to small, each at most once.
 std::optional<double> parse_duration(std::string_view text);
 
+struct MethodInfo;  // an optimizer (optim/methods.h)
+
 // Another flag without which a flag has no meaning.
 struct Need {
     std::string flag;
@@ -42,7 +44,12 @@ struct OptionRow {
     bool fixed = true;       // a resumed run must have the value that it began with
     bool this_call = false;  // applies to this call, not to the run: never taken from a run's config.json
     bool logged = true;      // in a run's config.json
+    bool (*methods)(const MethodInfo&) = nullptr;  // whether an optimizer has the flag; nullptr: all have
 
+    OptionRow& of(bool (*which)(const MethodInfo&)) {
+        methods = which;
+        return *this;
+    }
     OptionRow& need(std::string other, std::vector<std::string> values = {}, std::string remark = "") {
         needs.push_back({std::move(other), std::move(values), std::move(remark)});
         return *this;
@@ -64,10 +71,11 @@ public:
     const OptionRow* find(std::string_view flag) const;  // nullptr: there is none
     const OptionRow& row(std::string_view flag) const;   // there must be one
 
-    // Sets the group of the rows that follow, and their default for `fixed`.
-    void group(std::string name, bool fixed = true) {
+    // Sets the group of the rows that follow, and their defaults for `fixed` and `methods`.
+    void group(std::string name, bool fixed = true, bool (*methods)(const MethodInfo&) = nullptr) {
         group_ = std::move(name);
         fixed_ = fixed;
+        methods_ = methods;
     }
 
     // An integer in [lo, hi].
@@ -143,6 +151,7 @@ private:
 
     std::string group_;
     bool fixed_ = true;
+    bool (*methods_)(const MethodInfo&) = nullptr;
 };
 
 // The flags that a user chose; the others have their defaults.

@@ -43,12 +43,9 @@ struct Options {
     MatmulDType matmul_dtype = MatmulDType::same;
     bool fast_accumulation = false;
     AttentionKind attention = AttentionKind::automatic;
-    bool gelu_fusion = false;
-    bool autotune = false;
-    std::string algorithms;
     // data
     std::string data, val_data;
-    bool shuffle = true, document_mask = false, verify_data = false;
+    bool shuffle = true, document_mask = false;
     // batch
     int64_t batch_tokens = 0;      // 0: by the device and the model (plan/run_plan.h)
     int micro_batch = 0;           // 0: automatic
@@ -93,7 +90,7 @@ struct Options {
     SamplingOptions sampling;
     // checks
     bool plan_only = false, eval_only = false;
-    std::string plan_for;   // a GPU of runtime/cuda/known_gpus.h; empty: this machine
+    std::string plan_for;   // a GPU of base/gpus.h; empty: this machine
     std::string hellaswag;  // with eval_only
     int ranks = 1;          // with plan_only; a run's come from its launcher
     double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none

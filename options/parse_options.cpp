@@ -11,30 +11,27 @@
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
+#include "options/removed.h"
 
 namespace teon {
 
 namespace {
 
 // "muon, normuon or teon"
-std::string methods_with(std::string_view flag) {
+std::string methods_with(const OptionRow& row) {
     std::vector<std::string> names;
     for (const MethodInfo& m : methods())
-        if (has_flag(m, flag)) names.emplace_back(name_of(m.method));
+        if (row.methods(m)) names.emplace_back(name_of(m.method));
     return alternatives(names);
 }
 
 // Whether only other optimizers have the flag.
-bool is_of_other_methods(const MethodInfo& method, std::string_view flag) {
-    return !has_flag(method, flag) &&
-           std::any_of(methods().begin(), methods().end(), [&](const MethodInfo& m) { return has_flag(m, flag); });
-}
+bool is_of_other_methods(const OptionRow& row, Method method) { return row.methods && !row.methods(info_of(method)); }
 
 // Sets the defaults that follow from other flags.
 void set_defaults(const Options& o, const OptionTable& table) {
-    const MethodInfo& method = info_of(o.optimizer.method);
     for (const OptionRow& row : table.rows)
-        if (row.follow && (!o.is_chosen(row.flag) || is_of_other_methods(method, row.flag))) row.follow();
+        if (row.follow && (!o.is_chosen(row.flag) || is_of_other_methods(row, o.optimizer.method))) row.follow();
 }
 
 bool is_met(const OptionTable& table, const Need& need) {
@@ -53,12 +50,11 @@ std::string as_flags(const OptionTable& table, const Need& need) {
 
 // Throws UsageError if a given flag has no meaning because of another flag's value.
 void check_needs(const Options& o, const OptionTable& table) {
-    const MethodInfo& method = info_of(o.optimizer.method);
     for (const OptionRow& row : table.rows) {
         if (!o.given_flags.count(row.flag)) continue;
         std::vector<std::string> ways;
-        if (is_of_other_methods(method, row.flag))
-            ways.push_back("--optimizer " + methods_with(row.flag));
+        if (is_of_other_methods(row, o.optimizer.method))
+            ways.push_back("--optimizer " + methods_with(row));
         else if (std::none_of(row.needs.begin(), row.needs.end(), [&](const Need& n) { return is_met(table, n); }))
             for (const Need& need : row.needs) ways.push_back(as_flags(table, need));
         CHECK_USAGE(ways.empty(), "{} has no meaning without {}; give that, or leave out {}", row.flag,
@@ -92,9 +88,6 @@ void check_conflicts(Options& o, const OptionTable& table) {
                     "--eval-only: on what? Give --val-data or --hellaswag");
         return;
     }
-    CHECK_USAGE(!offloads_optimizer(o.offload) || o.optimizer.method != Method::soap,
-                "--offload {}: --optimizer soap multiplies by its state, which PCIe is too slow for",
-                name_of(o.offload));
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",
                 o.patience);
     CHECK_USAGE(o.plan_only || !o.data.empty() || !o.resume || path_exists(o.out + "/config.json"),
@@ -194,6 +187,9 @@ Json deciding_options(const ModelFamily& family, const Options& options) {
 }
 
 std::vector<std::string> changed_options(const ModelFamily& family, const Json& saved, const Options& options) {
+    for (const auto& [key, value] : saved.members())
+        if (const std::string removed = why_removed(key, value); !removed.empty())
+            throw UsageError("--resume: the checkpoint's " + removed);
     Options copy = options;
     std::vector<std::string> changed;
     for (const OptionRow& row : option_table(family, copy).rows) {

@@ -75,8 +75,7 @@ Memory largest_parameter_memory(const RunPlan& p) {
     if (p.sharding == Sharding::none)
         return parameter_memory(p, {p.sharding}, std::accumulate(state.begin(), state.end(), int64_t{0}));
     std::vector<std::vector<Part>> parts_of_rank(static_cast<size_t>(p.ranks));
-    for (const Part& part : Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).all())
-        parts_of_rank[static_cast<size_t>(part.root)].push_back(part);
+    for (const Part& part : p.placement.all_parts()) parts_of_rank[static_cast<size_t>(part.root)].push_back(part);
     Memory largest;
     for (size_t r = 0; r < parts_of_rank.size(); ++r)
         if (Memory memory = parameter_memory(p, {p.sharding, std::move(parts_of_rank[r])}, state[r]);
@@ -96,15 +95,13 @@ void plan_fixed_memory(RunPlan& p) {
     p.host_memory.assign(offloaded, p.memory.end());
     p.memory.erase(offloaded, p.memory.end());
     if (p.ranks > 1 && o.grad_comm_dtype == DType::bf16) {
-        const Ownership ownership(p.params, p.optimizer_plan, p.placement, o.optimizer);
         const int64_t bucket_bytes = p.sharding >= Sharding::gradients ? 0 : kBucketBytes;
-        const int64_t elements = exchange_elements(gradient_buckets(p.params, ownership, bucket_bytes));
+        const int64_t elements = exchange_elements(gradient_buckets(p.params, p.placement, bucket_bytes));
         p.memory.push_back({MemoryPart::sent_gradients, 2 * elements});
     }
     const bool divided = p.sharding != Sharding::none;
     p.memory.push_back(
         {MemoryPart::optimizer_scratch, divided ? p.placement.scratch_bytes : p.optimizer_plan.scratch_bytes});
-    if (o.autotune) p.memory.push_back({MemoryPart::algorithm_search, 4 * largest_gradient(p.params)});
     if (o.diagnose_every) p.memory.push_back({MemoryPart::alignment, diagnostics_bytes(p.params, p.ranks)});
     if (o.sample_every)
         p.memory.push_back(
@@ -123,8 +120,8 @@ void plan_fixed_memory(RunPlan& p) {
                                     : std::pair{MemoryPart::exchange, kMpiAllowance});
 }
 
-// FLOPs that a GPU computes while PCIe moves a byte: about 12,000 on an A100, 15,000 on an H100 (base/gpus.h).
-constexpr double kFlopsPerByte = 15e3;
+// FLOPs of products that an H100 computes while PCIe moves a byte; an A100 computes fewer.
+constexpr double kFlopsPerByte = kH100Rates.products / kH100Rates.pcie;
 
 // Returns how many blocks' activations can be copied to the host while the forward pass computes.
 int hidden_blocks(const RunPlan& p, const RecomputePlan& recompute) {
@@ -176,7 +173,7 @@ std::vector<int> micro_batches(const Options& o, int64_t sequences, int64_t max_
     return sizes;
 }
 
-// The memory of a run's activations for a micro-batch and a saving.
+// Returns the run with a micro-batch and a saving.
 DecoderRun with(DecoderRun run, int B, const Saving& saving) {
     run.B = B;
     run.recompute = saving.recompute;
@@ -263,8 +260,7 @@ std::string memory_advice(const RunPlan& p) {
     if (p.ranks > 1 && p.sharding != Sharding::all) ways.push_back("give --shard all");
     const bool optimizer = offloads_optimizer(p.options.offload);
     const bool activations = offloads_activations(p.options.offload);
-    if (p.is_gpu && !optimizer && p.options.optimizer.method != Method::soap)
-        ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
+    if (p.is_gpu && !optimizer) ways.push_back(activations ? "give --offload all" : "give --offload optimizer");
     if (p.is_gpu && !activations && p.config.L > 2)
         ways.push_back(optimizer ? "give --offload all" : "give --offload activations");
     if (p.options.optimizer.method == Method::adamw) ways.push_back("give --optimizer muon (half of AdamW's state)");

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/cuda/known_gpus.h"
+#include "base/gpus.h"
 #include "plan/run_plan.h"
 #include "runtime/cuda/device.h"
 

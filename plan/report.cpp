@@ -38,7 +38,7 @@ std::string optimizer_text(const OptimizerOptions& o) {
         return fmt::format("{}: lr {}, weight decay {}", name, as_written(lr), as_written(decay));
     };
     std::string text = rates(name_of(o.method), o.lr, o.weight_decay);
-    if (method.matrices)
+    if (method.orthogonalizes)
         text += " for hidden matrices; " +
                 rates(method.elements->name, o.adamw_lr, o.adamw_weight_decay.value_or(o.weight_decay)) +
                 " for the rest";
@@ -100,7 +100,6 @@ void report_device(const RunPlan& p, ReportLines& line) {
                                   c.dropout > 0 && p.is_gpu ? ", slower than flash, which has no dropout" : ""));
     if (c.dropout > 0)
         line("dropout", fmt::format("{:g} of embedding, attention probabilities and branches", c.dropout));
-    if (p.run.gelu_fusion) line("GELU", "epilogue of the MLP's products");
     line("recompute", recompute_text(p));
     if (offloads_activations(o.offload))
         line("offload",
@@ -166,10 +165,8 @@ std::string plan_report(const RunPlan& p) {
     report_device(p, line);
     line.text += memory_text(p);
     line.text += plan_table(p.params, p.optimizer_plan, o.optimizer);
-    if (ranks > 1)
-        line.text += placement_table(p.params, Ownership(p.params, p.optimizer_plan, p.placement, o.optimizer),
-                                     exchange_of(p), o.bandwidth);
-    const KnownGpu* const planned_for = known_gpu(o.plan_for);
+    if (ranks > 1) line.text += placement_table(p.params, p.placement, exchange_of(p), o.bandwidth);
+    const GpuModel* const planned_for = known_gpu(o.plan_for);
     if (planned_for) line.text += step_time_table(p, *planned_for);
     if (o.plan_only) line.text += whole_run_table(p, planned_for);
     for (const auto& [name, text] : p.notes) line(name, text);

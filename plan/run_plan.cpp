@@ -255,10 +255,6 @@ void check_sharding(const Options& o, int ranks) {
     CHECK_USAGE(ranks == 1 || o.shard != Sharding::all || !needs_whole_weights(o),
                 "{}: needs all weights on each rank, but --shard all divides them; use --shard gradients",
                 o.check_ranks ? "--check-ranks" : "--sample-every");
-    // Each rank chooses algorithms by its own times, and different algorithms sum in different orders.
-    CHECK_USAGE(ranks == 1 || o.shard != Sharding::none || !o.autotune || !info_of(o.optimizer.method).matrices,
-                "--autotune: with --shard none each rank updates all matrices, and its own choice of algorithms would "
-                "change their last bits; use --shard optimizer");
 }
 
 // Returns the given storage type, else one that suits the planned device, which need not be this machine's.
@@ -269,9 +265,7 @@ DTypeChoice storage_of(const RunPlan& p) {
                     : DTypeChoice{DType::f32, "not every CPU multiplies bf16 in hardware"};
 }
 
-bool has_newton_schulz(const OptimizerOptions& o) {
-    return has_flag(info_of(o.method), "--ns-dtype") && o.ortho != Ortho::svd;
-}
+bool has_newton_schulz(const OptimizerOptions& o) { return info_of(o.method).orthogonalizes && o.ortho != Ortho::svd; }
 
 // Returns the given type of the Newton-Schulz matrices, else the fastest one that suits the planned device. On a CPU
 // that multiplies bf16 in hardware, five steps in bf16 take .48 to .68 of float's processor time (an AMD EPYC,
@@ -339,7 +333,6 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     o.dtype = p.run.dtype = dtype.dtype;
     // On a CPU the default suits the caches better.
     if (is_gpu) p.run.head_rows = o.head_rows.value_or(kHeadRows);
-    p.run.gelu_fusion = o.gelu_fusion;
     p.run.matmul_dtype = o.matmul_dtype;
     p.run.fast_accumulation = o.fast_accumulation;
     CHECK_USAGE(o.offload_blocks <= std::max(0, p.config.L - 2),
@@ -373,7 +366,7 @@ ParamShard shard_of(const RunPlan& p, int rank) {
     ParamShard shard = {.offload = offloads_optimizer(p.options.offload)};
     if (p.ranks == 1) return shard;
     shard.sharding = p.sharding;
-    shard.own_parts = Ownership(p.params, p.optimizer_plan, p.placement, p.options.optimizer).of(rank);
+    shard.own_parts = p.placement.own_parts(rank);
     return shard;
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "kernels/attention/first_key.h"
 #include "model/decoder.h"
 
 namespace teon {
@@ -40,10 +41,12 @@ double products_seconds(const RunPlan& p, const GpuRates& gpu) {
     return seconds;
 }
 
-// Returns the time of attention: two products forward and five backward, of which the causal mask leaves half.
+// Returns the time of attention: two products forward and five backward, of the keys that a row sees. A window has the
+// rate of the sequence whose rows see as many keys.
 double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
-    const double T = run.T;
-    const double flops = 7 * 2.0 * run.B * T * T / 2 * c.attention_width() * c.L;
+    const double keys = mean_keys(run.T, c.window);
+    const double T = 2 * keys;
+    const double flops = 7 * 2.0 * run.B * run.T * keys * c.attention_width() * c.L;
     return flops / (gpu.attention * T / (T + gpu.half_T));
 }
 
@@ -131,12 +134,12 @@ bool predicts_step_time(const RunPlan& p) {
     return p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
 }
 
-std::string step_time_table(const RunPlan& p, const KnownGpu& gpu) {
+std::string step_time_table(const RunPlan& p, const GpuModel& gpu) {
     const StepTime t = step_time(p, gpu.rates);
     const bool is_known = predicts_step_time(p);
     const char* fp8 =
         p.run.matmul_dtype == MatmulDType::same ? "" : "; products at the rate of bf16, as that of FP8 is unknown";
-    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", gpu.name, fp8)
+    std::string out = is_known ? fmt::format("expected time of a step on {}, not measured{}\n", p.options.plan_for, fp8)
                                : "expected time of a step: known only for --dtype bf16 with flash attention\n";
     const auto line = [&](const std::string& name, double seconds, const std::string& more = "") {
         if (seconds > 0 || !more.empty()) out += fmt::format("  {:<30}{:>9.2f} ms{}\n", name, 1e3 * seconds, more);

@@ -1,10 +1,10 @@
-// Predicts the time of a plan's step on a GPU of runtime/cuda/known_gpus.h, from counted FLOPs and bytes and from rates
+// Predicts the time of a plan's step on a GPU of base/gpus.h, from counted FLOPs and bytes and from rates
 // that are fitted to published measurements (docs/distributed.md has the rules).
 #pragma once
 
 #include <string>
 
-#include "runtime/cuda/known_gpus.h"
+#include "base/gpus.h"
 #include "plan/run_plan.h"
 
 namespace teon {
@@ -29,6 +29,6 @@ StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
 bool predicts_step_time(const RunPlan& plan);
 
 // Returns step_time() as text, with its range.
-std::string step_time_table(const RunPlan& plan, const KnownGpu& gpu);
+std::string step_time_table(const RunPlan& plan, const GpuModel& gpu);
 
 }  // namespace teon

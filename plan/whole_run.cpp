@@ -22,15 +22,15 @@ double evaluation_steps(const RunPlan& p) {
 
 std::string bytes_on_disk(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
-std::string time_text(const RunPlan& p, const KnownGpu* gpu) {
+std::string time_text(const RunPlan& p, const GpuModel* gpu) {
     if (!gpu) return "not predicted without --plan-for; --steps 20 measures tokens/s";
     if (!predicts_step_time(p)) return "not predicted: only for --dtype bf16 with flash attention";
     if (p.steps == 0) return "unknown until --tokens, --steps or the data give the length";
     const double steps = static_cast<double>(p.steps) + evaluation_steps(p);
     const double wide = std::exp(gpu->spread);
     const double hours = steps * step_time(p, gpu->rates).total() / 3600;
-    std::string text =
-        fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide, p.ranks, gpu->name);
+    std::string text = fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide,
+                                   p.ranks, p.options.plan_for);
     if (p.ranks > 1)
         text += fmt::format(", {:.3g} GPU hours ({:.3g} to {:.3g})", hours * p.ranks, hours * p.ranks / wide,
                             hours * p.ranks * wide);
@@ -71,7 +71,7 @@ int64_t checkpoint_bytes(const RunPlan& p) {
     return 4 * p.params.logical_size() + std::accumulate(state.begin(), state.end(), int64_t{0});
 }
 
-std::string whole_run_table(const RunPlan& p, const KnownGpu* gpu) {
+std::string whole_run_table(const RunPlan& p, const GpuModel* gpu) {
     std::string out = "the whole run\n";
     const auto line = [&](std::string_view name, const std::string& value) {
         out += fmt::format("  {:<14}{}\n", name, wrapped(value, 16, text_width()));
@@ -79,8 +79,7 @@ std::string whole_run_table(const RunPlan& p, const KnownGpu* gpu) {
     line("time", time_text(p, gpu));
     if (gpu && predicts_step_time(p)) {
         const double speed = static_cast<double>(p.options.batch_tokens) / step_time(p, gpu->rates).total();
-        const double share =
-            speed * decoder_flops_per_token(p.config, p.run.T) / (p.ranks * gpu->device.peak_bf16_flops);
+        const double share = speed * decoder_flops_per_token(p.config, p.run.T) / (p.ranks * gpu->sheet.tflops * 1e12);
         line("speed", fmt::format("{} tokens/s, {:.1f}% MFU", count_text(speed), 100 * share));
     }
     line("data", data_text(p));

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/cuda/known_gpus.h"
+#include "base/gpus.h"
 #include "plan/run_plan.h"
 
 namespace teon {
@@ -14,6 +14,6 @@ int64_t most_checkpoints(const RunPlan& plan);
 int64_t checkpoint_bytes(const RunPlan& plan);
 
 // Returns the text that ends a plan. gpu: of --plan-for, or nullptr.
-std::string whole_run_table(const RunPlan& plan, const KnownGpu* gpu);
+std::string whole_run_table(const RunPlan& plan, const GpuModel* gpu);
 
 }  // namespace teon

@@ -70,10 +70,18 @@ def check_activation(path, config):
                          f"{config['model_type']}")
 
 
+def check_window(path, config):
+    """llama.cpp has no model whose layers all have a window: it would compute full attention."""
+    if config.get("sliding_window"):
+        raise UsageError(f"{path}: the model has a window of {config['sliding_window']} tokens, which llama.cpp "
+                         "ignores in some or all layers")
+
+
 def export(checkpoint, out):
     """Writes the folder `out`. Returns the line that says how llama.cpp knows the tokenizer."""
     config = read_json(str(checkpoint / "config.json"), dict)
     check_activation(checkpoint / "config.json", config)
+    check_window(checkpoint / "config.json", config)
     out.mkdir(parents=True)
     for pattern in (*MODEL_FILES, *TOKENIZER_FILES):
         for path in sorted(checkpoint.glob(pattern)):

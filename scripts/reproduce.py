@@ -3,16 +3,16 @@
 
     python3 scripts/reproduce.py list                          the tables, and how much of each has run
     python3 scripts/reproduce.py show gpt                      one table's rows, flags and the paper's figures
-    python3 scripts/reproduce.py run gpt --scale tiny          runs its missing cells
-    python3 scripts/reproduce.py table gpt                     prints the measured table
-    python3 scripts/reproduce.py figure gpt validation         or training, rates, alignment, time, forest
-    python3 scripts/reproduce.py all --scale tiny              runs every table, then `report`
+    python3 scripts/reproduce.py run gpt_controls              runs its missing cells
+    python3 scripts/reproduce.py table gpt_controls            prints the measured table
+    python3 scripts/reproduce.py figure gpt_controls rates     or validation, training, alignment, time, forest
+    python3 scripts/reproduce.py all                           runs every table, then `report`
     python3 scripts/reproduce.py all --estimate --scale full   estimates the time, memory and disk of that
     python3 scripts/reproduce.py report                        writes OUT/SCALE/report.md from the finished cells
 
-Scales: tiny (two CPU cores, three hours for all), cpu (one CPU core, three hours per table), small (one GPU, an hour
-per table), full (the paper). Text comes from FineWeb, or from --text and --val-text. After an interruption, run the
-same command again to continue; finished cells are kept. Tables are experiments/*.toml.
+Scales: cpu (one CPU core, three hours per table), small (one GPU, an hour per table), full (the paper). Text comes
+from FineWeb, or from --text and --val-text. After an interruption, run the same command again to continue; finished
+cells are kept. Tables are experiments/*.toml.
 """
 
 if __name__ == "__main__":
@@ -69,7 +69,7 @@ def parse():
     parser.add_argument("command", choices=["list", "show", "run", "table", "figure", "report", "all"])
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a file of experiments/ without .toml")
     parser.add_argument("figure", nargs="?", metavar="FIGURE", help=", ".join(paper_figures.FIGURES))
-    parser.add_argument("--scale", default="tiny", help="tiny (default), cpu, small or full")
+    parser.add_argument("--scale", default="cpu", help="cpu (default), small or full")
     parser.add_argument("--out", default="runs/reproduce", help="folder of the runs (default runs/reproduce)")
     parser.add_argument("--results", default="", metavar="FILE",
                         help="records of the finished cells, one per line (default OUT/SCALE/results.jsonl)")

@@ -66,18 +66,17 @@ int best(const std::vector<double>& scores) {
 
 // Plans for --micro-batch or, without it, 65536 tokens on a GPU and 4096 on a CPU, halved until they fit beside the
 // weights.
-DecoderRun plan_run(const DecoderConfig& c, const Options& o, const DeviceInfo& device) {
+DecoderRun evaluation_run(const DecoderConfig& c, const Options& o, const DeviceInfo& device) {
     DecoderRun run;
     run.T = std::min(o.seq_len, c.max_T);
     run.dtype = choose_dtype(o.dtype).dtype;
     run.attention = o.attention;
-    run.gelu_fusion = o.gelu_fusion;
     run.matmul_dtype = o.matmul_dtype;
     run.fast_accumulation = o.fast_accumulation;
     check_device(run, device);
     run.recompute = Recompute::block;  // there is no backward pass to save activations for
-    const int64_t weights = decoder_params(c).size() * (run.dtype == DType::bf16 ? 10 : 8);
-    const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - weights;
+    const ParamLayouts params(decoder_params(c), run.dtype, {});
+    const int64_t room = (o.memory ? o.memory : static_cast<int64_t>(device.free_bytes)) - params.bytes(run.dtype);
     run.B = o.micro_batch ? o.micro_batch : std::max(1, (device.is_gpu ? 65536 : 4096) / run.T);
     while (!o.micro_batch && run.B > 1 && decoder_activations(c, run).total_bytes() > room) run.B /= 2;
     return run;
@@ -156,7 +155,6 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
         check_model_tokenizer(data, published.folder, c.V);  // otherwise losses mean nothing
         check_document_mask(o, data);
-        if (o.verify_data) verify_content(data);
     }
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);
@@ -165,7 +163,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     Context context;
     context.stream.set_kernels(o.kernels);
     CHECK_USAGE(context.comm->size() == 1, "--eval-only: runs on one rank, not {}", context.comm->size());
-    const DecoderRun run = plan_run(c, o, device_info());
+    const DecoderRun run = evaluation_run(c, o, device_info());
     const std::unique_ptr<Model> model = make_decoder(c, run, context);
     load_weights(model->params(), weights, context.stream);
     print_output(fmt::format("{} | {} parameters as {} | sequences of {}\n", published.folder,

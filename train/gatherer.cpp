@@ -2,10 +2,10 @@
 
 namespace teon {
 
-Gatherer::Gatherer(ParamStore& params, const Ownership& ownership, Context& context)
+Gatherer::Gatherer(ParamStore& params, const Placement& placement, Context& context)
     : params_(params), context_(context) {
     if (!params.has_weight_windows()) return;
-    for (const std::vector<int>& rows : rows_by_window(params.table())) layers_.push_back(ownership.parts(rows));
+    for (const std::vector<int>& rows : rows_by_window(params.table())) layers_.push_back(placement.parts_of(rows));
     params.on_use = [this](int layer, int next) { use(layer, next); };
 }
 

@@ -13,7 +13,7 @@ namespace teon {
 class Gatherer {
 public:
     // If params has weight windows, sets its on_use. The arguments must outlive this object.
-    Gatherer(ParamStore& params, const Ownership& ownership, Context& context);
+    Gatherer(ParamStore& params, const Placement& placement, Context& context);
     // Call it when the weights are updated: the windows' content is then out of date.
     void invalidate();
 

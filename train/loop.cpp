@@ -17,7 +17,6 @@
 #include "plan/report.h"
 #include "runtime/context.h"
 #include "runtime/linalg/library.h"
-#include "train/algorithms.h"
 #include "train/best.h"
 #include "train/console.h"
 #include "train/evaluation.h"
@@ -56,7 +55,7 @@ std::string metrics_path(const Options& o, int rank) {
 
 // The part of a run's description that must be equal on all ranks; folders may differ.
 Json common_to_ranks(Json run) {
-    for (const char* key : {"out", "data", "val-data", "algorithms", "init-from"}) run["options"].erase(key);
+    for (const char* key : {"out", "data", "val-data", "init-from"}) run["options"].erase(key);
     return run;
 }
 
@@ -124,7 +123,6 @@ public:
     // Loads the initial state and writes nothing. A run that cannot work fails here at the latest.
     void load(const std::optional<ResumePoint>& resume) {
         report(resume);
-        if (o_.autotune) read_algorithms();
         if (resume) {
             const TrainingState& state = resume->state;
             read_tensors(resume->checkpoint.folder, model_->params(), optimizer_.state(), ctx_.stream);
@@ -149,7 +147,6 @@ public:
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
-        if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
@@ -391,22 +388,6 @@ private:
         return std::exchange(save_agreed_, false);
     }
 
-    // Each rank has its own file of algorithms.
-    void read_algorithms() {
-        const int rank = ctx_.comm->rank();
-        algorithms_.emplace((o_.algorithms.empty() ? o_.out + "/algorithms.jsonl" : o_.algorithms) +
-                                (rank > 0 ? fmt::format(".rank{}", rank) : ""),
-                            device_, linalg_library().name);
-    }
-
-    void search_algorithms() {
-        ctx_.linalg.search_algorithms(algorithms_->choices(), [this](const AlgorithmChoice& c) {
-            algorithms_->add(c);
-            console_.note(
-                fmt::format("algorithm of {}: {:.3f} ms, the first proposal's {:.3f}", c.product, c.ms, c.first_ms));
-        });
-    }
-
     // Returns rank 0's answer.
     bool agree(bool decision) { return !broadcast_from_rank_0(decision ? "yes" : "", ctx_).empty(); }
 
@@ -446,7 +427,6 @@ private:
     std::unique_ptr<Loader> val_loader_;
     MetricsFile metrics_;
     Console console_;
-    std::optional<AlgorithmFile> algorithms_;  // of --autotune
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // if there is validation data
     std::optional<int64_t> val_bytes_;    // of text that is evaluated, if known

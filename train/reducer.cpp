@@ -5,17 +5,17 @@
 
 namespace teon {
 
-Reducer::Reducer(const ParamStore& params, const Ownership& ownership, Context& context, DType exchanged,
+Reducer::Reducer(const ParamStore& params, const Placement& placement, Context& context, DType exchanged,
                  int64_t bucket_bytes)
     : params_(params),
       context_(context),
       windows_(params.has_gradient_windows()),
-      buckets_(gradient_buckets(params.table(), ownership, windows_ ? 0 : bucket_bytes)) {
+      buckets_(gradient_buckets(params.table(), placement, windows_ ? 0 : bucket_bytes)) {
     if (context.comm->size() == 1) {
         own_ = {{0, params.table().size(), 0}};
         return;
     }
-    own_ = ownership.of(context.comm->rank());
+    own_ = placement.own_parts(context.comm->rank());
     if (exchanged == DType::f32) return;
     rounded_ = Buffer<bf16>(exchange_elements(buckets_));
     zero(rounded_.data(), rounded_.size(), context.stream);  // with the gaps between parameters

@@ -15,7 +15,7 @@ class Reducer {
 public:
     // exchanged: float, or bf16, to which gradients are rounded before they are sent. bucket_bytes: passed to
     // gradient_buckets() if the gradients have no windows.
-    Reducer(const ParamStore& params, const Ownership& ownership, Context& context, DType exchanged,
+    Reducer(const ParamStore& params, const Placement& placement, Context& context, DType exchanged,
             int64_t bucket_bytes = kBucketBytes);
 
     // Whether every micro-step is reduced, because its gradients lie in windows that the next micro-step overwrites.

@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "files/file.h"
 #include "files/json.h"
-#include "train/ranks.h"
 #include "train/run_folder.h"
 
 namespace teon {
@@ -25,29 +24,29 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder) {
     return std::nullopt;
 }
 
-std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own_point,
-                                                  Context& context) {
-    const auto identity = [&](int64_t step) {
-        const std::string path = run_folder + "/" + checkpoint_name(step) + "/manifest.json";
-        std::string manifest;
-        try {
-            manifest = read_text(path, int64_t{64} << 20);
-        } catch (const Error&) {  // this rank does not see it
-        }
-        return fmt::format("{} {:016x}", step, hash_of(manifest));
-    };
-    const std::string theirs = broadcast_from_rank_0(own_point ? identity(own_point->state.step) : "", context);
-    if (theirs.empty()) return std::nullopt;
-    if (context.comm->rank() == 0) return own_point;
-    const int64_t step = std::stoll(theirs);
+static std::string identity_of(const std::string& run_folder, int64_t step) {
+    std::string manifest;
+    try {
+        manifest = read_text(run_folder + "/" + checkpoint_name(step) + "/manifest.json", int64_t{64} << 20);
+    } catch (const Error&) {  // this rank does not see it
+    }
+    return fmt::format("{} {:016x}", step, hash_of(manifest));
+}
+
+std::string identity_of(const std::string& run_folder, const std::optional<ResumePoint>& point) {
+    return point ? identity_of(run_folder, point->state.step) : "";
+}
+
+ResumePoint resume_point(const std::string& run_folder, const std::string& identity, int rank) {
+    const int64_t step = std::stoll(identity);
     const std::string folder = run_folder + "/" + checkpoint_name(step);
-    CHECK(becomes_visible([&] { return identity(step) == theirs; }),
+    CHECK(becomes_visible([&] { return identity_of(run_folder, step) == identity; }),
           "--resume: rank {} does not see {} as rank 0 does, which resumes from it; --out must be one folder for all "
           "ranks, on a file system that their machines share",
-          context.comm->rank(), folder);
+          rank, folder);
     const std::optional<std::string> fault = checkpoint_fault(folder);
     CHECK(!fault, "--resume: {}", *fault);
-    return ResumePoint{{folder, {}}, read_training_state(folder)};
+    return {{folder, {}}, read_training_state(folder)};
 }
 
 void adopt_model(Options& o, const ModelFamily& family, const std::optional<ResumePoint>& resume) {

@@ -5,7 +5,6 @@
 
 #include "checkpoint/checkpoint.h"
 #include "options/options.h"
-#include "runtime/context.h"
 
 namespace teon {
 
@@ -18,10 +17,11 @@ struct ResumePoint {
 // Error naming each fault if it holds checkpoints but none is whole.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder);
 
-// Returns rank 0's own_point on every rank. Throws Error naming the rank and the folder if a rank does not see a whole
-// checkpoint of the same step and manifest.
-std::optional<ResumePoint> resume_point_of_rank_0(const std::string& run_folder, std::optional<ResumePoint> own_point,
-                                                  Context& context);
+// Returns the step of the point's checkpoint and a hash of its manifest; "" without a point.
+std::string identity_of(const std::string& run_folder, const std::optional<ResumePoint>& point);
+// Reads the checkpoint of rank 0's identity on another rank. Throws Error naming the rank and the folder if it does not
+// see that checkpoint, whole.
+ResumePoint resume_point(const std::string& run_folder, const std::string& identity, int rank);
 
 // Sets options.adopted to the model of --init-from. If a run that began with --init-from resumes, takes the model from
 // its checkpoint instead. Throws UsageError if --init-from names another model than the run began with.

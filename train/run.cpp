@@ -8,13 +8,13 @@
 #include <ctime>
 #include <thread>
 
+#include "base/gpus.h"
 #include "base/standard_streams.h"
 #include "base/text.h"
 #include "files/json.h"
 #include "options/command_line.h"
 #include "options/parse_options.h"
 #include "plan/description.h"
-#include "runtime/cuda/known_gpus.h"
 #include "plan/memory.h"
 #include "plan/report.h"
 #include "runtime/cuda/host_memory.h"
@@ -62,33 +62,28 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
 
-std::string gpu_names() {
-    std::vector<std::string> names;
-    for (const KnownGpu& gpu : known_gpus()) names.push_back(gpu.name);
-    return joined(names, ", ");
-}
-
 // Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
 void print_plan(const ModelFamily& family, Options options) {
     adopt_model(options, family, std::nullopt);
-    const KnownGpu* const gpu_row = known_gpu(options.plan_for);
-    const DeviceInfo* const gpu = gpu_row ? &gpu_row->device : nullptr;
-    const int64_t usable = gpu ? usable_bytes(*gpu, options.ranks, options.ranks) : int64_t{80} << 30;
+    const GpuModel* const gpu = known_gpu(options.plan_for);
+    const DeviceInfo device = gpu ? device_of(gpu->sheet) : DeviceInfo();
+    const int64_t usable = gpu ? usable_bytes(device, options.ranks, options.ranks) : int64_t{80} << 30;
     RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
-    if (gpu) check_device(plan.run, *gpu);
-    plan_memory(plan, options.memory ? options.memory : usable, gpu_row ? &gpu_row->rates : nullptr);
+    if (gpu) check_device(plan.run, device);
+    plan_memory(plan, options.memory ? options.memory : usable, gpu ? &gpu->rates : nullptr);
     if (gpu)
         print_output(
             fmt::format("{:<12}{}\n", "device",
-                        wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", gpu->name,
-                                            gpu->multiprocessors, bytes_text(static_cast<double>(gpu->total_bytes)),
-                                            gpu->peak_bf16_flops / 1e12),
+                        wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", device.name,
+                                            device.multiprocessors, bytes_text(static_cast<double>(device.total_bytes)),
+                                            device.peak_bf16_flops / 1e12),
                                 12, text_width())));
     else
-        print_output(fmt::format("{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
-                                 is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
-                                 bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
-                                 wrapped("--plan-for h100 plans a GPU; known are " + gpu_names(), 12, text_width())));
+        print_output(fmt::format(
+            "{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
+            is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
+            bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
+            wrapped("--plan-for h100 plans a GPU; known are " + joined(plan_names(), ", "), 12, text_width())));
     print_output(plan_report(plan));
 }
 
@@ -101,70 +96,94 @@ RunPlan plan_training(const ModelFamily& family, Options options, TrainingStart&
     return plan;
 }
 
-// Trains on this rank. Returns the signal that ended the run, else 0.
-int train(const ModelFamily& family, Options options, std::optional<RunFolder>& folder, const Launch& launch,
-          StopRequest& stop) {
-    std::optional<Context> opened;
-    const auto open_device = [&] {
-        require_device();
-        set_device_of(launch);
-        opened.emplace(options.comm_timeout);
-        opened->stream.set_kernels(options.kernels);
+// What rank 0 decides for all: the run's folder, the types that its machine suggests, and the checkpoint from which the
+// run continues (identity_of()).
+struct Agreed {
+    std::string out, dtype, ns_dtype, checkpoint;
+
+    std::string text() const {
+        return json_text({{"out", out}, {"dtype", dtype}, {"ns_dtype", ns_dtype}, {"checkpoint", checkpoint}});
+    }
+    static Agreed parse(const std::string& text) {
+        const Json j = parse_json(text, "rank 0's plan");
+        return {j.value("out", ""), j.value("dtype", ""), j.value("ns_dtype", ""), j.value("checkpoint", "")};
+    }
+};
+
+// Plans on rank 0, whose folder is locked before anything in it is read.
+RunPlan agree_on_rank_0(Agreed& agreed, const ModelFamily& family, Options options, TrainingStart& start,
+                        std::optional<RunFolder>& folder, int ranks) {
+    if (options.out.empty()) options.out = default_run_folder(options);
+    if (!folder) folder.emplace(options.out);
+    if (options.resume) start.resume = find_resume_point(options.out);
+    RunPlan plan = plan_training(family, options, start, ranks);
+    agreed = {options.out, std::string(name_of(plan.run.dtype)), std::string(name_of(plan.options.optimizer.ns_dtype)),
+              identity_of(options.out, start.resume)};
+    return plan;
+}
+
+// Plans on another rank.
+RunPlan plan_from(const Agreed& agreed, const ModelFamily& family, Options options, TrainingStart& start,
+                  const Launch& launch) {
+    if (options.out.empty()) options.out = agreed.out;
+    if (!agreed.checkpoint.empty()) start.resume = resume_point(options.out, agreed.checkpoint, launch.rank);
+    const std::optional<DType> dtype = dtype_named(agreed.dtype);
+    CHECK_USAGE(!options.given_flags.count("--dtype") || !options.dtype || options.dtype == dtype,
+                "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), agreed.dtype);
+    options.dtype = dtype;
+    if (!options.ns_dtype) options.ns_dtype = dtype_named(agreed.ns_dtype);
+    return plan_training(family, options, start, launch.size);
+}
+
+// Plans memory for the device, checks the machine and trains. Returns the signal that ended the run, else 0.
+int train_as_planned(RunPlan plan, TrainingStart& start, std::optional<RunFolder>& folder, const Launch& launch,
+                     Context& context, StopRequest& stop) {
+    const Options& o = plan.options;
+    const DeviceInfo device = device_info();
+    check_device(plan.run, device);
+    const GpuModel* const gpu = known_gpu(device.name);
+    plan_memory(plan, o.memory ? o.memory : usable_bytes(device, launch.size, launch.local_size),
+                gpu ? &gpu->rates : nullptr);
+    check_host_memory(plan, launch.local_size, host_bytes_available());
+    start.open_folder = [&] {
+        if (folder) {
+            folder->create(start.resume.has_value());
+            const std::string path = o.out + "/config.json";
+            if (!o.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
+            write_file_atomically(
+                path, json_text(config_json(plan, device, start.changes), {.indent = 2, .in_order = true}) + "\n");
+        }
+        check_same_folder(o.out, context);
     };
+    return run_training(plan, device, context, start, stop);
+}
+
+void open_device(std::optional<Context>& context, const Options& o, const Launch& launch) {
+    require_device();
+    set_device_of(launch);
+    context.emplace(o.comm_timeout);
+    context->stream.set_kernels(o.kernels);
+}
+
+// Trains on this rank. Returns the signal that ended the run, else 0.
+int train(const ModelFamily& family, const Options& options, std::optional<RunFolder>& folder, const Launch& launch,
+          StopRequest& stop) {
+    std::optional<Context> context;
     // Several ranks meet first, because NCCL waits for rank 0 only briefly, and rank 0 may have a large checkpoint to
     // read. One rank finds usage errors before it needs a device.
-    if (launch.size > 1) open_device();
+    if (launch.size > 1) open_device(context, options, launch);
     try {
         TrainingStart start;
         RunPlan plan;
-        if (launch.rank == 0) {
-            if (options.out.empty()) options.out = default_run_folder(options);
-            if (!folder) folder.emplace(options.out);
-            if (options.resume) start.resume = find_resume_point(options.out);
-            plan = plan_training(family, options, start, launch.size);
-        }
-        if (!opened) open_device();
-        Context& context = *opened;
-        // The other ranks plan once rank 0 has told them the folder, the types and the checkpoint.
-        const std::string out = broadcast_from_rank_0(options.out, context);
-        const std::string dtype = broadcast_from_rank_0(std::string(name_of(plan.run.dtype)), context);
-        const std::string ns_dtype =
-            broadcast_from_rank_0(std::string(name_of(plan.options.optimizer.ns_dtype)), context);
-        if (options.out.empty()) options.out = out;
-        start.resume = resume_point_of_rank_0(options.out, std::move(start.resume), context);
-        if (launch.rank > 0) {
-            CHECK_USAGE(!options.given_flags.count("--dtype") || !options.dtype || options.dtype == dtype_named(dtype),
-                        "--dtype {}: rank 0 stores {}; give all ranks the same", name_of(*options.dtype), dtype);
-            options.dtype = dtype_named(dtype);
-            if (!options.ns_dtype) options.ns_dtype = dtype_named(ns_dtype);
-            plan = plan_training(family, options, start, launch.size);
-        }
-        const DeviceInfo device = device_info();
-        check_device(plan.run, device);
-        const KnownGpu* const gpu_row = known_gpu(device.name);
-        plan_memory(plan, options.memory ? options.memory : usable_bytes(device, launch.size, launch.local_size),
-                    gpu_row ? &gpu_row->rates : nullptr);
-        check_host_memory(plan, launch.local_size, host_bytes_available());
-        check_equal_on_all_ranks(options.verify_data ? "on" : "off", "--verify-data", context);
-        if (options.verify_data)
-            on_rank_0(context, [&] {
-                for (const DataSet* data : {&plan.train, &plan.val})
-                    if (!data->shards.empty()) verify_content(*data);
-            });
-        start.open_folder = [&] {
-            if (folder) {
-                folder->create(start.resume.has_value());
-                const std::string path = options.out + "/config.json";
-                if (!options.config_fault.empty()) std::rename(path.c_str(), (path + ".damaged").c_str());
-                write_file_atomically(
-                    path, json_text(config_json(plan, device, start.changes), {.indent = 2, .in_order = true}) + "\n");
-            }
-            check_same_folder(options.out, context);
-        };
-        return run_training(plan, device, context, start, stop);
+        Agreed agreed;
+        if (launch.rank == 0) plan = agree_on_rank_0(agreed, family, options, start, folder, launch.size);
+        if (!context) open_device(context, options, launch);
+        agreed = Agreed::parse(broadcast_from_rank_0(agreed.text(), *context));
+        if (launch.rank > 0) plan = plan_from(agreed, family, options, start, launch);
+        return train_as_planned(std::move(plan), start, folder, launch, *context, stop);
     } catch (const std::exception& error) {
         const int status = dynamic_cast<const UsageError*>(&error) ? 2 : 1;
-        if (opened) opened->comm->fail(message_of(error), status);
+        if (context) context->comm->fail(message_of(error), status);
         throw;
     }
 }

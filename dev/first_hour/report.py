@@ -10,9 +10,6 @@ from common.written_files import replacing
 
 from first_hour.rows import BAD, output_of
 
-# Base name of a GPU, as --plan-for takes it: in the order in which names contain one another.
-PLANNED_GPUS = ("h200", "h100", "a100", "b200", "l40s", "rtx4090")
-FUSED = ("MLP up forward, GELU", "MLP up dW, bias gradient", "MLP down dX, GELU")
 FURTHEST = 15
 
 
@@ -62,9 +59,10 @@ def parity(rows):
 
 @functools.cache  # the report is written after each stage
 def expected_speed(plan, gpu, programs):
-    """Tokens/s that --plan-for expects of a run, or None."""
-    name = next((name for name in PLANNED_GPUS if name in gpu.lower().replace(" ", "")), None)
+    """Tokens/s that --plan-for expects of a run, or None if it does not know the GPU."""
     program, *flags = plan
+    known = re.search(r"^  --plan-for (\S+)", output_of(f"{programs}/{program}", "--help-all", limit=60), re.M)
+    name = next((name for name in known[1].split("|") if name in gpu.lower().replace(" ", "")), None) if known else None
     if name is None:
         return None
     output = output_of(f"{programs}/{program}", *flags, "--plan-for", name, limit=60)
@@ -139,12 +137,11 @@ def attention_table(operations, torch):
 
 
 def kernel_table(kernels, torch, limits):
-    """The kernels of one micro-batch: time, limit and share of all kernels' time. Kernels of --gelu-fusion, which is
-    off by default, have no share."""
-    total = sum(o["ms"] * o["count"] for o in kernels if o.get("ms") and o["name"] not in FUSED) or None
+    """The kernels of one micro-batch: time, limit and share of all kernels' time."""
+    total = sum(o["ms"] * o["count"] for o in kernels if o.get("ms")) or None
     peers = {o["name"]: o["ms"] for o in torch}
     lines = []
-    for o in sorted(kernels, key=lambda o: o["name"] in FUSED):
+    for o in kernels:
         if not o["count"]:
             continue
         limit, bound = limit_ms(o, limits)
@@ -152,7 +149,7 @@ def kernel_table(kernels, torch, limits):
         lines.append([o["name"], o["count"], f"{o['flops'] / 1e9:.1f}" if o["flops"] else "-",
                       f"{o['bytes'] / 1e6:.0f}", bound, f"{1000 * limit:.0f}"]
                      + ([f"{1000 * o['ms']:.0f}", f"{100 * limit / o['ms']:.0f}%",
-                         "--gelu-fusion" if o["name"] in FUSED else f"{100 * o['ms'] * o['count'] / total:.1f}%"]
+                         f"{100 * o['ms'] * o['count'] / total:.1f}%"]
                         if o.get("ms") else ["not run"] * 3) + [f"{1000 * peer:.0f}" if peer else "-"])
     head = ["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
             "share of all", "compiled PyTorch, us"]

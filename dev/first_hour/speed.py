@@ -41,9 +41,8 @@ TOY = {
                    ["--family", "llama", "--ffn", 128, *TORCHS_TINY]),
 }
 # Each switch alone, on GPT-2 124M.
-SWITCHES = (["--autotune", "on"], ["--autotune", "off"], ["--gelu-fusion"], ["--matmul-dtype", "fp8"],
-            ["--matmul-dtype", "fp8", "--fast-accumulation"], ["--kernels", "in-turn"], ["--kernels", "portable"],
-            ["--graphs", "off"])
+SWITCHES = (["--matmul-dtype", "fp8"], ["--matmul-dtype", "fp8", "--fast-accumulation"], ["--kernels", "in-turn"],
+            ["--kernels", "portable"], ["--graphs", "off"])
 # Kernels for ncu, by the names of their operations in bench_gpu: what ncu finds in the names of functions.
 PROFILED = {"attention forward": "flash_attention.*(hopper|forward)_kernel",
             "attention backward": "flash_attention.*key_gradient", "norm forward": "norm_forward",

@@ -32,7 +32,6 @@ CAPABILITIES = (
     ("a product of FP8, e4m3 and e4m3", "runtime/linalg/linalg: one product of e4m3 and - e4m3"),
     ("a product of FP8, e4m3 and e5m2", "runtime/linalg/linalg: one product of e4m3 and - e5m2"),
     ("epilogue: bias", "runtime/linalg/linalg: the bias epilogue"),
-    ("epilogue: GELU and its derivative", "runtime/linalg/linalg: GELU and its derivative"),
     ("epilogue: gradient of a bias", "runtime/linalg/linalg: the bias gradient epilogue"),
     ("a symmetric product", "runtime/linalg/symmetric_product: equals the full product"),
     ("a singular value decomposition", "runtime/linalg/decompositions: svd reconstructs"),

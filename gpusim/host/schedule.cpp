@@ -237,7 +237,7 @@ void run_all(std::unique_lock<std::mutex>& lock) {
         lock, [] { return engine().unfinished == 0; }, [&] { return s.random ? s.random_ready() : s.ready[0]; });
 }
 
-HeuristicDefaults heuristic_defaults() { return {"heuristic", 3}; }
+std::string_view default_refusals() { return "heuristic"; }
 
 // The first bytes of each page are enough to find data that others keep there.
 void disturb_workspace(void* workspace, size_t bytes) {

@@ -202,7 +202,6 @@ FAULTS = [
     Fault("a condition's opposite", rb"step_control_kernel", 1, "kernels/step_control: clips*", WRONG),
     Fault("an fma's sum that is lost", rb"rotary_kernel", 0, ROTARY, WRONG),
     Fault("an atomic add that reads only", rb".", 0, "runtime/simt: atomicAdd*", WRONG),
-    Fault("a lost store", rb"scale_rows_columns_kernel", 0, "optim/orthogonalize: AOL*", ""),
     Fault("a lost store", rb"gated_backward_kernel.*6Swiglu", 0, ACTIVATION_BACK, WRONG),
     Fault("a lost store to shared memory", rb"classifier_kernel", 0, CLASSIFIER, UNWRITTEN),
     Fault("fewer threads by __launch_bounds__", rb"activation_forward_kernel.*5Relu2", 0, ACTIVATION,

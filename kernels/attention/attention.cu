@@ -35,26 +35,26 @@ size_t attention_scratch_bytes(const AttentionShape& s, DType dtype, bool on_gpu
 }
 
 template <typename T>
-void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* first_key, const AttentionShape& s,
                        Context& context, const DropoutMask& dropout) {
     check_shape(s);
     check_dropout(dropout);
     if constexpr (kGpu) {
-        attention_rows_forward(out, lse, scratch, qkv, doc_start, s, context, dropout);
+        attention_rows_forward(out, lse, scratch, qkv, first_key, s, context, dropout);
     } else {
-        attention_tiled_forward(out, lse, scratch, qkv, doc_start, s, context, dropout);
+        attention_tiled_forward(out, lse, scratch, qkv, first_key, s, context, dropout);
     }
 }
 
 template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                        const int* doc_start, const AttentionShape& s, Context& context, const DropoutMask& dropout) {
+                        const int* first_key, const AttentionShape& s, Context& context, const DropoutMask& dropout) {
     check_shape(s);
     check_dropout(dropout);
     if constexpr (kGpu) {
-        attention_rows_backward(dqkv, scratch, dout, qkv, out, lse, doc_start, s, context, dropout);
+        attention_rows_backward(dqkv, scratch, dout, qkv, out, lse, first_key, s, context, dropout);
     } else {
-        attention_tiled_backward(dqkv, scratch, dout, qkv, out, lse, doc_start, s, context, dropout);
+        attention_tiled_backward(dqkv, scratch, dout, qkv, out, lse, first_key, s, context, dropout);
     }
 }
 

@@ -19,12 +19,12 @@ namespace teon {
 // to the probabilities: the mask's rows are h * T + t, its columns keys.
 size_t attention_scratch_bytes(const AttentionShape& s, DType dtype, bool on_gpu = kGpu);
 template <typename T>
-void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start, const AttentionShape& s,
+void attention_forward(T* out, float* lse, void* scratch, const T* qkv, const int* first_key, const AttentionShape& s,
                        Context& context, const DropoutMask& dropout = {});
 // dqkv = the gradient of qkv; recomputes the softmax from lse, and the mask. dqkv must not alias qkv.
 template <typename T>
 void attention_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                        const int* doc_start, const AttentionShape& s, Context& context,
+                        const int* first_key, const AttentionShape& s, Context& context,
                         const DropoutMask& dropout = {});
 
 }  // namespace teon

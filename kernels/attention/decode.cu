@@ -133,19 +133,22 @@ void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, in
 }
 
 template <typename T>
-void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
+void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int first, int keys, int capacity,
                       const Stream& stream) {
     check_decode(s, keys, capacity);
+    CHECK(0 <= first && first < keys, "attention_decode: keys from {} to {}", first, keys);
     CHECK(s.T == 1, "attention_decode: {} query rows per sequence; it takes one", s.T);
     const int64_t cache_row = int64_t{2} * s.NKV * s.HS;
-    const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, keys};
+    const int seen = keys - first;
+    const DecodeShape shape{s.qkv_width(), cache_row, capacity * cache_row, s.NH, s.NKV, s.HS, seen};
     // Partial sums are vectors of W floats, so that W is at most kVecWidth<float>.
     constexpr int W = kVecWidth<float> < kVecWidth<T> ? kVecWidth<float> : kVecWidth<T>;
     at_width<W>(vec_aligned<T, W>(s.HS, qkv, cache), [&]<int W>(Constant<W>) {
         const size_t shared =
-            (static_cast<size_t>(round_up(std::min(keys, kTileKeys), W)) + ValueThreads<W>(s.HS).splits * s.HS) *
+            (static_cast<size_t>(round_up(std::min(seen, kTileKeys), W)) + ValueThreads<W>(s.HS).splits * s.HS) *
             sizeof(float);
-        launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv, cache, shape,
+        launch<attention_decode_kernel<T, W>>({s.B * s.NH, kDecodeBlock, shared}, stream, out, qkv,
+                                              cache + first * cache_row, shape,
                                               1.0f / std::sqrt(static_cast<float>(s.HS)));
     });
 }

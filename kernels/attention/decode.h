@@ -11,10 +11,11 @@ namespace teon {
 // s.T) of each sequence. Throws Error if they do not fit.
 template <typename T>
 void cache_append(T* cache, const T* qkv, const AttentionShape& s, int begin, int capacity, const Stream& stream);
-// out (B, NH * HS) = attention of one query row per sequence, from packed qkv (B, (NH + 2 NKV) * HS), to the first
-// `keys` rows of the cache, which include its own. Throws Error unless s.T = 1 and 1 <= keys <= capacity.
+// out (B, NH * HS) = attention of one query row per sequence, from packed qkv (B, (NH + 2 NKV) * HS), to the rows
+// [first, keys) of the cache, of which the last is its own. Throws Error unless s.T = 1 and 0 <= first < keys <=
+// capacity.
 template <typename T>
-void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int keys, int capacity,
+void attention_decode(T* out, const T* qkv, const T* cache, const AttentionShape& s, int first, int keys, int capacity,
                       const Stream& stream);
 
 }  // namespace teon

@@ -92,14 +92,14 @@ size_t flash_attention_scratch_bytes(const AttentionShape& s, bool sums_columns)
     return parts.stats + parts.column_sums;
 }
 
-void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* doc_start, const AttentionShape& s,
+void flash_attention_forward(bf16* out, float* lse, const bf16* qkv, const int* first_key, const AttentionShape& s,
                              const Stream& stream) {
     check(s, {out, qkv});
-    implementation(s.HS, stream).forward({out, lse, qkv, doc_start, s}, stream);
+    implementation(s.HS, stream).forward({out, lse, qkv, first_key, s}, stream);
 }
 
 void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const bf16* qkv, const bf16* out,
-                              const float* lse, const int* doc_start, const AttentionShape& s, const Stream& stream,
+                              const float* lse, const int* first_key, const AttentionShape& s, const Stream& stream,
                               float* dbias, bool accumulate) {
     check(s, {dqkv, scratch, dout, qkv, out});
     const BackwardScratch parts(s, dbias != nullptr);
@@ -109,9 +109,9 @@ void flash_attention_backward(bf16* dqkv, void* scratch, const bf16* dout, const
         constexpr int kStatsThreads = 256;
         constexpr int kRowsPerBlock = kStatsThreads / (HS / 8);
         launch<flash_attention_stats_kernel<HS>>({dim3(ceil_div(s.T * s.NH, kRowsPerBlock), s.B), kStatsThreads},
-                                                 stream, stats, dout, out, lse, FlashShape<HS>(s, doc_start));
+                                                 stream, stats, dout, out, lse, FlashShape<HS>(s, first_key));
     });
-    const int rows = implementation(s.HS, stream).backward({dqkv, partial, dout, qkv, stats, doc_start, s}, stream);
+    const int rows = implementation(s.HS, stream).backward({dqkv, partial, dout, qkv, stats, first_key, s}, stream);
     if (dbias == nullptr) return;
     const ColumnGrads grads = {{{dbias, static_cast<int>(s.qkv_width())}}, accumulate};
     add_column_sums(grads, partial, s.B * ceil_div(s.T, rows), stream);

@@ -6,13 +6,13 @@
 
 namespace teon {
 
-// One past the last row of the document of row t: the first row whose doc_start exceeds t.
-__device__ inline int document_end(const int* documents, int t, int T) {
+// One past the last row that sees key t: the first row whose first_key exceeds t.
+__device__ inline int readers_end(const int* first_key, int t, int T) {
     int low = t + 1;
     int high = T;
     while (low < high) {
         const int middle = (low + high) / 2;
-        if (documents[middle] > t) {
+        if (first_key[middle] > t) {
             high = middle;
         } else {
             low = middle + 1;

@@ -15,7 +15,7 @@ struct FlashForward {
     bf16* out;
     float* lse;
     const bf16* qkv;
-    const int* doc_start;
+    const int* first_key;
     AttentionShape shape;
 };
 
@@ -26,7 +26,7 @@ struct FlashBackward {
     const bf16* dout;
     const bf16* qkv;
     const RowStats* stats;
-    const int* doc_start;
+    const int* first_key;
     AttentionShape shape;
 };
 

@@ -64,7 +64,7 @@ struct HopperForward {
             if (tile < 0) return;
             const int query = tile * kRows;
             const int end = query + kRows < s.T ? query + kRows : s.T;
-            f(query, s.first_key(b, query) / kRows * kRows, end);
+            f(query, s.first_key_of(b, query) / kRows * kRows, end);
         }
     }
 
@@ -239,7 +239,7 @@ bool flash_attention_hopper_has_code(int head_size) {
 void flash_attention_hopper_forward(const FlashForward& a, const Stream& stream) {
     with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
         using Pass = HopperForward<HS>;
-        const FlashShape<HS> s(a.shape, a.doc_start);
+        const FlashShape<HS> s(a.shape, a.first_key);
         const int B = a.shape.B;
         const int blocks = blocks_of_head(ceil_div(s.T, Pass::kRows), int64_t{B} * s.NH);
         launch<flash_attention_hopper_kernel<HS>>(

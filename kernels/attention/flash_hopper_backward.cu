@@ -178,15 +178,15 @@ struct HopperKeyGradient : HopperBackward<HS> {
     using Base = HopperBackward<HS>;
     using Base::b, Base::s, Base::barriers, Base::kRows, Base::kStages, Base::head;
     static constexpr int kFills = 2;  // arrivals that fill a stage: for the copies and for the statistics
-    const int* documents;
+    const int* first_key;
     int key, end;  // queries [key, end) see a key of the block
 
     __device__ __forceinline__ HopperKeyGradient(const FlashShape<HS>& s, bf16* shared, uint64_t* barriers)
         : Base{s, shared, {{barriers}}} {
-        documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
+        first_key = s.first_key ? s.first_key + static_cast<int64_t>(b) * s.T : nullptr;
         key = static_cast<int>(blockIdx.x) * Base::kResident;  // in order: the longest blocks start first
         const int last = key + Base::kResident < s.T ? key + Base::kResident - 1 : s.T - 1;
-        end = documents ? document_end(documents, last, s.T) : s.T;
+        end = first_key ? readers_end(first_key, last, s.T) : s.T;
     }
 
     // Calls f(query head, query) for each streamed tile.
@@ -222,7 +222,7 @@ struct HopperKeyGradient : HopperBackward<HS> {
                     const RowStats of_row = t < s.T ? stats[begin + t] : RowStats{};
                     this->stats(stage.index).lse2[row] = of_row[0];
                     this->stats(stage.index).D[row] = of_row[1];
-                    if (documents) this->first_keys(stage.index)[row] = t < s.T ? documents[t] : 0;
+                    if (first_key) this->first_keys(stage.index)[row] = t < s.T ? first_key[t] : 0;
                 }
                 __syncwarp();
                 if (lane_of_thread() == 0) mbarrier_arrive(barriers.full(stage.index));
@@ -243,13 +243,13 @@ struct HopperKeyGradient : HopperBackward<HS> {
         typename Base::Packed packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
             const auto& rows = this->stats(stage);
-            const int* const first_keys = documents ? this->first_keys(stage) : nullptr;
+            const int* const first_keys = first_key ? this->first_keys(stage) : nullptr;
             if (i > 0) query = query + kRows < end ? query + kRows : key;
             const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
             warpgroup_wait<1 + GROUPS>(p[0]);
             for_columns<1, Base::kFragments>(
                 p, rows.lse2, [&](float& x, float lse2) { x = exp2_fast(fmaf(x, s.scale_log2, -lse2)); });
-            if (query < last || (documents && first_keys[last_row] > first))
+            if (query < last || (first_key && first_keys[last_row] > first))
                 mask_transposed(p, first, query, first_keys);
             warpgroup_wait<GROUPS>(ds[0]);
             for_columns<1, Base::kFragments>(ds, rows.D, [&](float& x, float D) { x -= D; });
@@ -290,7 +290,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
         : Base{s, shared, {{barriers}}} {
         query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kResident;  // the longest blocks start first
         end = query + Base::kResident < s.T ? query + Base::kResident : s.T;
-        begin = s.first_key(b, query) / kRows * kRows;
+        begin = s.first_key_of(b, query) / kRows * kRows;
     }
 
     __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats*) const {
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 int flash_attention_hopper_backward(const FlashBackward& a, const Stream& stream) {
     return with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
         using Pass = HopperBackward<HS>;
-        const FlashShape<HS> s(a.shape, a.doc_start);
+        const FlashShape<HS> s(a.shape, a.first_key);
         const int B = a.shape.B;
         const TensorMap qkv = tensor_map(a.qkv, B, s.T, s.packed_row, s.T * s.packed_row, s.packed_row, Pass::kRows);
         const TensorMap dout = tensor_map(a.dout, B, s.T, s.plain_row, s.T * s.plain_row, s.plain_row, Pass::kRows);

@@ -16,8 +16,8 @@
 // Q, K and V are read from the packed layout, and O, dQ, dK and dV are written in theirs. One block adds up the query
 // heads that share a key/value head, in order. While one tile is multiplied, cp_async fetches the next; one barrier per
 // tile both publishes the next tile and frees the previous one. Tiles that no row sees are never read: keys beyond the
-// diagonal, and documents that end before or begin after the tile (doc_start does not decrease, so that the first row
-// of a tile has the smallest value).
+// diagonal or before the first key of every row, and queries behind the last one that sees a key of the tile
+// (first_key does not decrease, so that the first row of a tile has the smallest value).
 //
 // A block has four warps, each with 16 or 32 rows of the resident tile. 32 rows use every fragment of the streamed
 // tiles twice, which halves the traffic from shared memory, the tighter limit on sm_80 and sm_90. HS = 128 leaves
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int h = static_cast<int>(blockIdx.y);
     const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // the longest blocks start first
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
-    const int begin = s.first_key(b, query) / kKeys * kKeys;
+    const int begin = s.first_key_of(b, query) / kKeys * kKeys;
     const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());
 
     const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);
@@ -113,7 +113,7 @@ static_assert(kFlashBlocksFit<ForwardTiles<64>, ForwardTiles<128>>);
 void flash_attention_mma_forward(const FlashForward& a, const Stream& stream) {
     with_flash_head_size(a.shape.HS, [&]<int HS>(Constant<HS>) {
         using Tiles = ForwardTiles<HS>;
-        const FlashShape<HS> s(a.shape, a.doc_start);
+        const FlashShape<HS> s(a.shape, a.first_key);
         launch<flash_attention_forward_kernel<HS>>(
             {dim3(ceil_div(s.T, Tiles::kQueries), s.NH, a.shape.B), kFlashThreads, Tiles::kBytes}, stream, a.out, a.lse,
             a.qkv, s);

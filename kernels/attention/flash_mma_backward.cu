@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int h = static_cast<int>(blockIdx.y);
     const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
-    const int begin = s.first_key(b, query) / kKeys * kKeys;
+    const int begin = s.first_key_of(b, query) / kKeys * kKeys;
     const FlashRows<M, HS> rows(s, b, query + 16 * M * warp_of_thread());
 
     const bf16* next = Tiles::Key::first_chunk(s.packed(qkv, b, begin, s.NH + h / s.group), s.packed_row);
@@ -129,11 +129,11 @@ struct KeyGradientTiles {
         return reinterpret_cast<int*>(row_stats(2)) + stage * kQueries;
     }
 
-    // Starts the copies of the queries of a head from `query` on. documents: the first key that each row of the
+    // Starts the copies of the queries of a head from `query` on. first_key: the first key that each row of the
     // sequence sees, or nullptr.
     __device__ __forceinline__ void fetch(int stage, const FlashShape<HS>& s, int b, int head, int query,
                                           const bf16* qkv, const bf16* dout, const RowStats* stats,
-                                          const int* documents) const {
+                                          const int* first_key) const {
         const int thread = static_cast<int>(threadIdx.x);
         const int t = query + thread;
         queries(stage).start_copy(Query::first_chunk(s.packed(qkv, b, query, head), s.packed_row), s.packed_row,
@@ -143,7 +143,7 @@ struct KeyGradientTiles {
         if (thread < kQueries) {
             const RowStats* from = stats + s.row(b, head, 0);
             cp_async<8>(row_stats(stage) + thread, t < s.T ? from + t : from, t < s.T);
-            if (documents) cp_async<4>(first_keys(stage) + thread, t < s.T ? documents + t : documents, t < s.T);
+            if (first_key) cp_async<4>(first_keys(stage) + thread, t < s.T ? first_key + t : first_key, t < s.T);
         }
     }
 };
@@ -165,17 +165,17 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     const int b = static_cast<int>(blockIdx.z);
     const int kv = static_cast<int>(blockIdx.y);
     const int key = static_cast<int>(blockIdx.x) * Tiles::kKeys;  // in order: the longest blocks start first
-    const int* documents = s.doc_start ? s.doc_start + static_cast<int64_t>(b) * s.T : nullptr;
+    const int* first_key = s.first_key ? s.first_key + static_cast<int64_t>(b) * s.T : nullptr;
     const int last_key = key + Tiles::kKeys < s.T ? key + Tiles::kKeys - 1 : s.T - 1;
     const int begin = key / Tiles::kQueries * Tiles::kQueries;
-    const int end = documents ? document_end(documents, last_key, s.T) : s.T;
+    const int end = first_key ? readers_end(first_key, last_key, s.T) : s.T;
     const int warp_first = key + 16 * M * warp_of_thread();
     const int warp_last = warp_first + 16 * M - 1;
 
     const bf16* k = K.first_chunk(s.packed(qkv, b, key, s.NH + kv), s.packed_row);
     K.start_copy(k, s.packed_row, s.T - key);
     V.start_copy(k + s.NKV * HS, s.packed_row, s.T - key);
-    tiles.fetch(0, s, b, kv * s.group, begin, qkv, dout, stats, documents);
+    tiles.fetch(0, s, b, kv * s.group, begin, qkv, dout, stats, first_key);
     finish_copies();
 
     // Q, dO, D and lse2 are 0 in rows beyond T, which therefore add 0 to dK and dV.
@@ -186,13 +186,13 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
         const int next_head = last_of_head ? head + 1 : head;
         const int next_query = last_of_head ? begin : query + Tiles::kQueries;
         if (next_head < (kv + 1) * s.group)
-            tiles.fetch(stage ^ 1, s, b, next_head, next_query, qkv, dout, stats, documents);
+            tiles.fetch(stage ^ 1, s, b, next_head, next_query, qkv, dout, stats, first_key);
 
         const RowStats* rows = tiles.row_stats(stage);
         const int* first = tiles.first_keys(stage);
         const int last_query = query + Tiles::kQueries < s.T ? query + Tiles::kQueries - 1 : s.T - 1;
-        const int lowest = documents ? first[0] : 0;
-        const int highest = documents ? first[last_query - query] : 0;
+        const int lowest = first_key ? first[0] : 0;
+        const int highest = first_key ? first[last_query - query] : 0;
         if (last_query >= warp_first && lowest <= warp_last) {
             float p[M][N][4] = {};
             tile_multiply<M, N, HS / 16>(
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& q2, int n, int k) { tiles.queries(stage).load_b_of_rows(q2, 16 * n, k); });
             for_columns(p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
             if (query < warp_last || highest > warp_first)
-                mask_transposed(p, warp_first, query, documents ? first : nullptr);
+                mask_transposed(p, warp_first, query, first_key ? first : nullptr);
             tile_multiply<M, Tiles::C, Tiles::kQueries / 16>(
                 dv, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b(dy2, 16 * k, n); });
@@ -239,7 +239,7 @@ int flash_attention_mma_backward(const FlashBackward& a, const Stream& stream) {
         using QueryTiles = QueryGradientTiles<HS>;
         using KeyTiles = KeyGradientTiles<HS>;
         static_assert(QueryTiles::M == KeyTiles::M);
-        const FlashShape<HS> s(a.shape, a.doc_start);
+        const FlashShape<HS> s(a.shape, a.first_key);
         launch<flash_attention_key_gradient_kernel<HS>>(
             {dim3(ceil_div(s.T, KeyTiles::kKeys), s.NKV, a.shape.B), kFlashThreads, KeyTiles::kBytes}, stream, a.dqkv,
             a.partial, a.dout, a.qkv, a.stats, s);

@@ -26,9 +26,9 @@ struct FlashShape {
     int T, NH, NKV, group;          // group: query heads that share a key/value head
     float scale, scale_log2;        // 1 / sqrt(HS), and log2(e) times that
     int64_t packed_row, plain_row;  // elements of a row of NH + 2 NKV heads, and of one of NH heads
-    const int* doc_start;           // (B, T) or nullptr
+    const int* first_key;           // (B, T) or nullptr
 
-    FlashShape(const AttentionShape& s, const int* doc_start)
+    FlashShape(const AttentionShape& s, const int* first_key)
         : T(s.T),
           NH(s.NH),
           NKV(s.NKV),
@@ -37,7 +37,7 @@ struct FlashShape {
           scale_log2(scale * kLog2E),
           packed_row(s.qkv_width()),
           plain_row(static_cast<int64_t>(s.NH) * HS),
-          doc_start(doc_start) {}
+          first_key(first_key) {}
 
     // Row t of one head of sequence b in a tensor with the layout of qkv (packed) or of out (plain).
     template <typename E>
@@ -53,8 +53,8 @@ struct FlashShape {
         return (static_cast<int64_t>(b) * NH + head) * T + t;
     }
     // The first key that row t of sequence b sees.
-    __device__ __forceinline__ int first_key(int b, int t) const {
-        return doc_start ? doc_start[static_cast<int64_t>(b) * T + t] : 0;
+    __device__ __forceinline__ int first_key_of(int b, int t) const {
+        return first_key ? first_key[static_cast<int64_t>(b) * T + t] : 0;
     }
 };
 
@@ -68,8 +68,8 @@ struct FlashRows {
 
     __device__ __forceinline__ FlashRows(const FlashShape<HS>& s, int b, int first)
         : s(s), b(b), first(first), last(first + 16 * M - 1) {
-        first_key = first < s.T ? s.first_key(b, first) : 0;
-        last_first_key = s.first_key(b, last < s.T ? last : s.T - 1);
+        first_key = first < s.T ? s.first_key_of(b, first) : 0;
+        last_first_key = s.first_key_of(b, last < s.T ? last : s.T - 1);
     }
     __device__ __forceinline__ int row(int m, int half) const {
         return first + 16 * m + 8 * half + lane_of_thread() / 4;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int last = rows.row(m, half);
-            const int first = last < rows.s.T ? rows.s.first_key(rows.b, last) : 0;
+            const int first = last < rows.s.T ? rows.s.first_key_of(rows.b, last) : 0;
 #pragma unroll
             for (int n = 0; n < N; ++n) {
 #pragma unroll

@@ -24,8 +24,8 @@
 
 #include "base/integer.h"
 #include "base/math.h"
-#include "kernels/attention/rows.h"
 #include "kernels/attention/parts.h"
+#include "kernels/attention/rows.h"
 #include "kernels/common.h"
 #include "kernels/dropout.h"
 #include "kernels/dropout_row.h"
@@ -58,11 +58,11 @@ struct ScoreRow {
     bool exists;
     __device__ bool visible(int column) const { return first <= column && column <= t; }
 
-    __device__ ScoreRow(const RowBlock& block, const int* doc_start) : row(Shape::row()), exists(row < block.count()) {
+    __device__ ScoreRow(const RowBlock& block, const int* first_key) : row(Shape::row()), exists(row < block.count()) {
         if (!exists) return;
         head = row / block.rows();
         t = block.begin + static_cast<int>(row % block.rows());
-        first = doc_start ? doc_start[head / block.NH * block.T + t] : 0;
+        first = first_key ? first_key[head / block.NH * block.T + t] : 0;
     }
 
     __device__ DropoutRow dropout(const RowBlock& block, const DropoutMask& mask) const {
@@ -84,12 +84,12 @@ __device__ float row_max(Vec<float, W> x) {
 // visible scores makes the row NaN. A thread that processes a whole row, whose scores are in its cache, stores the
 // exponentials over them; lanes that share a row compute exponentials twice instead. DROPS: with dropout of probs.
 template <typename T, typename Shape, bool DROPS>
-__global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* scores, const int* doc_start,
+__global__ void attention_softmax_forward_kernel(T* probs, float* lse, float* scores, const int* first_key,
                                                  RowBlock block, DropoutMask mask) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
     constexpr bool kKeep = Shape::kLanes == 1;
-    const ScoreRow<Shape> r(block, doc_start);
+    const ScoreRow<Shape> r(block, first_key);
     if (!r.exists) return;
     const int64_t ld = block.ld();
     float* s = scores + r.row * ld;
@@ -146,14 +146,14 @@ struct SoftmaxBackward {
     const T* dout;
     const T* out;
     const float* lse;
-    const int* doc_start;
+    const int* first_key;
 };
 template <typename T, typename Shape, bool DROPS>
 __global__ void attention_softmax_backward_kernel(SoftmaxBackward<T> a, RowBlock block, int HS, float scale,
                                                   DropoutMask mask) {
     wait_for_earlier_kernels();
     constexpr int kStride = Shape::kLanes * W;
-    const ScoreRow<Shape> r(block, a.doc_start);
+    const ScoreRow<Shape> r(block, a.first_key);
     if (!r.exists) return;
 
     const int64_t b = r.head / block.NH;
@@ -288,7 +288,7 @@ size_t attention_rows_scratch_bytes(const AttentionShape& s) {
 }
 
 template <typename T>
-void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
+void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, const int* first_key,
                             const AttentionShape& s, Context& context, const DropoutMask& dropout) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
@@ -311,7 +311,7 @@ void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, con
         for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
             launch<attention_softmax_forward_kernel<T, Shape, DROPS>>({Shape::blocks(block.count()), Shape::kBlock},
                                                                       context.stream, work.probs, lse, work.scores,
-                                                                      doc_start, block, dropout);
+                                                                      first_key, block, dropout);
         });
         for (int g = 0; g < heads.group; ++g) {
             const Mat O = heads.query(out, out_width, g, begin);
@@ -323,7 +323,7 @@ void attention_rows_forward(T* out, float* lse, void* scratch, const T* qkv, con
 
 template <typename T>
 void attention_rows_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                             const int* doc_start, const AttentionShape& s, Context& context,
+                             const int* first_key, const AttentionShape& s, Context& context,
                              const DropoutMask& dropout) {
     const Scratch<T> work(scratch, s);
     const Heads heads{s};
@@ -361,7 +361,7 @@ void attention_rows_backward(T* dqkv, void* scratch, const T* dout, const T* qkv
         for_row_lanes_and_mask(block, dropout, [&]<typename Shape, bool DROPS>(Shape, std::bool_constant<DROPS>) {
             launch<attention_softmax_backward_kernel<T, Shape, DROPS>>(
                 {Shape::blocks(block.count()), Shape::kBlock}, context.stream,
-                SoftmaxBackward<T>{work.probs, work.dscores, work.scores, work.dprobs, dout, out, lse, doc_start},
+                SoftmaxBackward<T>{work.probs, work.dscores, work.scores, work.dprobs, dout, out, lse, first_key},
                 block, s.HS, scale, dropout);
         });
         for (int g = 0; g < heads.group; ++g) {

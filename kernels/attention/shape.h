@@ -6,7 +6,8 @@
 namespace teon {
 
 // Causal self-attention. Head h of the NH query heads uses key/value head h / (NH / NKV). Scores are scaled by
-// 1 / sqrt(HS). doc_start (B, T), or nullptr for 0 everywhere: row t sees the keys t' with doc_start[t] <= t' <= t.
+// 1 / sqrt(HS). first_key (B, T), or nullptr for 0 everywhere: row t sees the keys t' with first_key[t] <= t' <= t. It
+// is all that documents and windows (first_key.h) are to attention.
 struct AttentionShape {
     int B, T, NH, NKV, HS;
     int64_t qkv_width() const { return static_cast<int64_t>(NH + 2 * NKV) * HS; }

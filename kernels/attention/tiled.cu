@@ -17,8 +17,8 @@
 #include <memory>
 
 #include "base/math.h"
-#include "kernels/attention/tiled.h"
 #include "kernels/attention/parts.h"
+#include "kernels/attention/tiled.h"
 #include "kernels/dropout_row.h"
 #include "runtime/linalg/tiles.h"
 
@@ -109,7 +109,7 @@ struct Forward {
     float* lse;
     void* scratch;
     const T* qkv;
-    const int* doc_start;
+    const int* first_key;
     AttentionShape s;
     DropoutMask dropout;
     int rows = forward_rows(s.T), keys = forward_keys(s.T);  // of the largest tile
@@ -132,7 +132,7 @@ struct Forward {
         return all;
     }
 
-    int first_key(int b, int t) const { return doc_start ? doc_start[static_cast<int64_t>(b) * s.T + t] : 0; }
+    int first_key_of(int b, int t) const { return first_key ? first_key[static_cast<int64_t>(b) * s.T + t] : 0; }
 
     // The last rows of a head, which see the most keys, come first.
     void operator()(int64_t task, int slot) const {
@@ -148,8 +148,8 @@ struct Forward {
         int lowest = begin;  // of the rows' first keys
         int highest = 0;
         for (int t = begin; t < end; ++t) {
-            lowest = std::min(lowest, first_key(b, t));
-            highest = std::max(highest, first_key(b, t));
+            lowest = std::min(lowest, first_key_of(b, t));
+            highest = std::max(highest, first_key_of(b, t));
         }
         std::fill(m.maximum, m.maximum + (end - begin), -kAttentionInfinity);
         std::fill(m.sum, m.sum + (end - begin), 0.0f);
@@ -179,7 +179,7 @@ struct Forward {
     void softmax_row(int b, int h, int t, int i, int key, int count, const ForwardMemory<T>& m) const {
         float* x = m.scores + static_cast<int64_t>(i) * keys;
         T* y = m.probs + static_cast<int64_t>(i) * keys;
-        const int first = MASKED ? first_key(b, t) - key : 0;
+        const int first = MASKED ? first_key_of(b, t) - key : 0;
         const int last = MASKED ? t - key : count - 1;
         const auto visible = [&](int j) { return !MASKED || (first <= j && j <= last); };
         Vec<float, W> partial;
@@ -231,7 +231,7 @@ struct Backward {
     const T* qkv;
     const T* out;
     const float* lse;
-    const int* doc_start;
+    const int* first_key;
     AttentionShape s;
     DropoutMask dropout;
     int rows = backward_rows(s.T), keys = backward_keys(s.T);  // of the largest tile
@@ -273,7 +273,7 @@ struct Backward {
 
     // Computes D, and copies what tiles read W elements at a time.
     void prepare(int b, int kv, const BackwardMemory<T>& m) const {
-        for (int t = 0; t < s.T; ++t) m.first[t] = doc_start ? doc_start[static_cast<int64_t>(b) * s.T + t] : 0;
+        for (int t = 0; t < s.T; ++t) m.first[t] = first_key ? first_key[static_cast<int64_t>(b) * s.T + t] : 0;
         std::fill(m.dQ, m.dQ + row_of(group, 0) * s.HS, 0.0f);
         for (int g = 0; g < group; ++g) {
             const int h = kv * group + g;
@@ -378,17 +378,17 @@ size_t attention_tiled_scratch_bytes(const AttentionShape& s) {
 }
 
 template <typename T>
-void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
+void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* first_key,
                              const AttentionShape& s, Context& context, const DropoutMask& dropout) {
-    const Forward<T> work{out, lse, scratch, qkv, doc_start, s, dropout};
+    const Forward<T> work{out, lse, scratch, qkv, first_key, s, dropout};
     run_tasks(context.stream, "attention_tiled_forward", static_cast<int64_t>(s.B) * s.NH * work.blocks, work);
 }
 
 template <typename T>
 void attention_tiled_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                              const int* doc_start, const AttentionShape& s, Context& context,
+                              const int* first_key, const AttentionShape& s, Context& context,
                               const DropoutMask& dropout) {
-    const Backward<T> work{dqkv, scratch, dout, qkv, out, lse, doc_start, s, dropout};
+    const Backward<T> work{dqkv, scratch, dout, qkv, out, lse, first_key, s, dropout};
     run_tasks(context.stream, "attention_tiled_backward", static_cast<int64_t>(s.B) * s.NKV, work);
 }
 

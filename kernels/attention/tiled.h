@@ -13,11 +13,11 @@ namespace teon {
 template <typename T>
 size_t attention_tiled_scratch_bytes(const AttentionShape& s);
 template <typename T>
-void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* doc_start,
+void attention_tiled_forward(T* out, float* lse, void* scratch, const T* qkv, const int* first_key,
                              const AttentionShape& s, Context& context, const DropoutMask& dropout);
 template <typename T>
 void attention_tiled_backward(T* dqkv, void* scratch, const T* dout, const T* qkv, const T* out, const float* lse,
-                              const int* doc_start, const AttentionShape& s, Context& context,
+                              const int* first_key, const AttentionShape& s, Context& context,
                               const DropoutMask& dropout);
 
 }  // namespace teon

@@ -188,39 +188,6 @@ __global__ void __launch_bounds__(kFlatBlock)
     for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
 }
 
-// One warp per row of the matrices.
-template <typename T>
-__global__ void __launch_bounds__(kRowsBlock)
-    aol_scales_kernel(float* scales, const T* R, int64_t rows, int side, int64_t ld) {
-    wait_for_earlier_kernels();
-    const int64_t i = int64_t{blockIdx.x} * (kRowsBlock / 32) + threadIdx.x / 32;
-    if (i >= rows) return;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float sum = 0.0f;
-    for (int j = lane; j < side; j += 32) sum += fabsf(static_cast<float>(R[i * ld + j]));
-    sum = warp_sum(sum);
-    const float scale_of_zero_or_nan = sum == 0.0f ? 1.0f : sum;
-    if (lane == 0) scales[i] = sum > 0.0f ? 1.0f / sqrtf(sum) : scale_of_zero_or_nan;
-}
-
-template <typename T, int W>
-__global__ void __launch_bounds__(kFlatBlock)
-    scale_rows_columns_kernel(T* x, const float* row_scales, const float* column_scales, int rows, int cols, int64_t ld,
-                              int64_t n) {
-    wait_for_earlier_kernels();
-    for_each_vec<W>(n, [=]<int w>(Constant<w>, int64_t e) {
-        const int64_t row = e / ld;
-        const int64_t column = e - row * ld;
-        const float by_row = row_scales ? row_scales[row] : 1.0f;
-        const float* by_column = column_scales ? column_scales + row / rows * cols + column : nullptr;
-        auto v = load_floats<w>(x + e);
-        FOR_VEC(k, w) {
-            if (column + k < cols) v[k] *= by_column ? by_row * by_column[k] : by_row;
-        }
-        store_floats(x + e, v);
-    });
-}
-
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     add_identity_kernel(T* out, const T* x, float a, int side, int64_t ld, int64_t n) {
@@ -293,23 +260,6 @@ void neuron_scales(float* scales, float* state, const T* Z, const StepControl* c
     launch<neuron_scales_kernel>({s.count, kFlatBlock}, stream, scales, control, s, unit_rms);
 }
 
-template <typename T>
-void aol_scales(float* scales, const T* R, int count, int side, int64_t ld, const Stream& stream) {
-    const int64_t rows = int64_t{count} * side;
-    launch<aol_scales_kernel<T>>({ceil_div(rows, kRowsBlock / 32), kRowsBlock}, stream, scales, R, rows, side, ld);
-}
-
-template <typename T>
-void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
-                        int64_t ld, const Stream& stream) {
-    const int64_t n = int64_t{count} * rows * ld;
-    constexpr int W = kVecWidth<float>;
-    at_width<W>(vec_aligned<T, W>(ld, x), [&]<int W>(Constant<W>) {
-        launch<scale_rows_columns_kernel<T, W>>({flat_blocks<W>(n), kFlatBlock}, stream, x, row_scales, column_scales,
-                                                rows, cols, ld, n);
-    });
-}
-
 template <typename T, typename WorkT>
 void fold_update(float* master, WorkT* work, const T* Z, const StepControl* control, const SliceBatch& s,
                  const SliceLayout& layout, const Stream& stream, const float* row_scales) {
@@ -339,8 +289,6 @@ void drop_null_directions(float* U, const float* S, int rows, int r, float toler
     template decltype(neuron_scales<T>) neuron_scales<T>;           \
     template decltype(fold_update<T, float>) fold_update<T, float>; \
     template decltype(fold_update<T, bf16>) fold_update<T, bf16>;   \
-    template decltype(aol_scales<T>) aol_scales<T>;                 \
-    template decltype(scale_rows_columns<T>) scale_rows_columns<T>; \
     template decltype(add_identity<T>) add_identity<T>;
 INSTANTIATE(float)
 INSTANTIATE(bf16)

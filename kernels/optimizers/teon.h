@@ -72,18 +72,6 @@ template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
                  const SliceLayout& layout, const Stream& stream, const float* row_scales = nullptr);
 
-// scales (count, side) = 1 / sqrt(sum over j of |R(i, j)|), or 1 if the sum is 0, for `count` square matrices
-// R = X X^T (side x side, rows ld elements apart). With the rows of X multiplied by them, R has no eigenvalue above 1
-// (Prach & Lampert, "Almost-orthogonal layers", arXiv 2208.03160, theorem 1).
-template <typename T>
-void aol_scales(float* scales, const T* R, int count, int side, int64_t ld, const Stream& stream);
-
-// x(i, j) *= row_scales[i] * column_scales[j] for `count` matrices (rows x cols, rows ld elements apart), each of which
-// has its own scales; nullptr means 1. The gaps between rows keep their values.
-template <typename T>
-void scale_rows_columns(T* x, const float* row_scales, const float* column_scales, int count, int rows, int cols,
-                        int64_t ld, const Stream& stream);
-
 // out = x + a I for `count` square matrices (side x side, rows ld elements apart) of float, bf16 or f16. The gaps
 // between rows are copied.
 template <typename T>

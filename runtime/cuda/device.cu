@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/gpus.h"
 #include "runtime/cuda/cuda_check.h"
 #include "runtime/cuda/device.h"
 #include "runtime/vec.h"
@@ -61,6 +60,12 @@ DeviceInfo device_info() {
     check_cuda(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "asking for free memory");
     info.peak_bf16_flops = peak_bf16_flops(info.name);
     return info;
+}
+
+DeviceInfo device_of(const GpuSheet& gpu) {
+    const size_t memory = static_cast<size_t>(gpu.memory_mib) << 20;
+    return {gpu.title, true,   gpu.multiprocessors, gpu.capability, gpu.block_shared(),
+            memory,    memory, gpu.tflops * 1e12};
 }
 
 const char* backend_name() { return kGpu ? "cuda" : "cpu"; }

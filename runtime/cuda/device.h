@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/enum_names.h"
+#include "base/gpus.h"
 #include "base/integer.h"
 
 namespace teon {
@@ -36,8 +37,9 @@ int device_count();     // 0 on a machine without a usable device; 1 on a CPU
 void require_device();  // throws Error with the reason if there is none
 void set_device(int index);
 DeviceInfo device_info();
-const char* backend_name();    // "cuda" or "cpu"
-size_t device_bytes_in_use();  // bytes held by live Buffers of this process
+DeviceInfo device_of(const GpuSheet& gpu);  // of an idle GPU that need not be present
+const char* backend_name();                 // "cuda" or "cpu"
+size_t device_bytes_in_use();               // bytes held by live Buffers of this process
 size_t device_bytes_peak();
 
 class Profiler;

@@ -66,20 +66,10 @@ void check_gemm(const Gemm& g) {
 
     CHECK(g.batch_inner == 1 && g.batch_outer == 1, "gemm: an epilogue with a batch of {} x {}; only without batches",
           g.batch_outer, g.batch_inner);
-    if (g.epilogue == Epilogue::bias_grad) {
-        check_operand("bias", g.bias, 1, 0);
-        check_dtype("bias", g.bias.dtype, DType::f32);
-        CHECK(g.alpha == 1.0f, "gemm: bias_grad with alpha = {}, expected 1", g.alpha);
-        return;
-    }
-    if (g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::dgelu) {
-        check_operand("aux", g.aux, g.M, g.N);
-        check_dtype("aux", g.aux.dtype, g.C.dtype);
-        CHECK(g.aux.ld % 8 == 0, "gemm: aux has a row stride (ld) of {}, expected a multiple of 8", g.aux.ld);
-        if (!g.bias.data || g.epilogue == Epilogue::dgelu) return;
-    }
+    const bool is_gradient = g.epilogue == Epilogue::bias_grad;
     check_operand("bias", g.bias, 1, 0);
-    check_dtype("bias", g.bias.dtype, g.C.dtype);
+    check_dtype("bias", g.bias.dtype, is_gradient ? DType::f32 : g.C.dtype);
+    CHECK(!is_gradient || g.alpha == 1.0f, "gemm: bias_grad with alpha = {}, expected 1", g.alpha);
 }
 
 }  // namespace teon

@@ -25,8 +25,6 @@ Mat mat(const T* data, int64_t ld, int64_t stride_inner = 0, int64_t stride_oute
 enum class Epilogue {
     none,
     bias,       // C = op(A) op(B) + bias, bias added to every row
-    gelu,       // aux = op(A) op(B), + bias if there is one; C = gelu_tanh(aux) (base/activation.h)
-    dgelu,      // C = op(A) op(B) * gelu_tanh'(aux)
     bias_grad,  // also computes bias[j] (float) = beta * bias[j] + sum over k of op(A)(j, k): the column sums of dY if
                 // op(A) = dY^T; alpha must be 1
 };
@@ -44,11 +42,7 @@ struct Gemm {
     float alpha = 1.0f, beta = 0.0f;  // beta = 0 never reads C (NaN in C does not spread)
     int batch_inner = 1, batch_outer = 1;
     Epilogue epilogue = Epilogue::none;  // only without batches
-    Mat bias = {};                       // bias, gelu: (N) of C's dtype; bias_grad: (M) of float
-    // gelu, dgelu: (M x N) of C's dtype; overlaps no other matrix. Its row stride is a multiple of 8 elements, as
-    // cuBLASLt requires. The library decides whether gelu is applied to the sum or to the rounded sum, and determines
-    // the last bits of both functions.
-    Mat aux = {};
+    Mat bias = {};                       // bias: (N) of C's dtype; bias_grad: (M) of float
     Mat addend = {};  // of C's dtype, may be A or B but not overlap C: beta * addend replaces beta * C
     // The caller knows that C and the addend are symmetric (M = N, e.g. A A^T). The result is symmetric to the last
     // bit: the half below the diagonal is mirrored. If it pays, only that half is computed.

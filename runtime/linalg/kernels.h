@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/activation.h"
 #include "base/dtype.h"
 #include "runtime/linalg/gemm.h"
 #include "runtime/simt.h"
@@ -17,7 +16,6 @@ inline constexpr int kBiasBlock = 64;   // threads per block that sums a bias gr
 inline constexpr int kBiasRows = 32;    // rows that a thread adds, at least
 inline constexpr int kBiasParts = 256;  // partial sums per element of a bias gradient, at most
 inline constexpr int kPlainTile = 16;
-inline constexpr int kGeluBlock = 256;
 
 // A batch of products for multiply_plain_kernel, with stride stride_inner. bias is null if there is none.
 struct PlainProduct {
@@ -104,20 +102,6 @@ __global__ void __launch_bounds__(kPlainTile* kPlainTile)
         sum = fmaf(beta, static_cast<float>(addend[blockIdx.z * p.addend.stride_inner + i * p.addend.ld + j]), sum);
     if (bias) sum += static_cast<float>(bias[j]);
     static_cast<TC*>(p.C.data)[blockIdx.z * p.C.stride_inner + i * p.C.ld + j] = TC(sum);
-}
-
-// c = gelu(aux), or c = c gelu'(aux) if `backward`, elementwise on M x N matrices.
-template <typename T>
-__global__ void __launch_bounds__(kGeluBlock)
-    gelu_epilogue_kernel(T* c, const T* aux, int64_t ldc, int64_t ld_aux, int M, int N, bool backward) {
-    wait_for_earlier_kernels();
-    const int64_t item = int64_t{blockIdx.x} * kGeluBlock + threadIdx.x;
-    const int64_t i = item / N;
-    const int64_t j = item % N;
-    if (i >= M) return;
-    const float x = static_cast<float>(aux[i * ld_aux + j]);
-    T& y = c[i * ldc + j];
-    y = T(backward ? static_cast<float>(y) * gelu_tanh_grad(x) : gelu_tanh(x));
 }
 
 // C(i, j) = C(j, i) for j > i, tile by tile; blockIdx.z is the index of the matrix in the batch. On a CPU a thread

@@ -4,9 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
-#include <string_view>
-#include <vector>
 
 #include "base/integer.h"
 #include "runtime/linalg/decompositions.h"
@@ -41,10 +38,8 @@ Mat shifted(Mat x, int64_t elements) {
 
 struct Linalg::Impl {
     const Stream& stream;
-    AlgorithmSearch search{stream};
-    LtMatmul lt{stream, search};
+    LtMatmul lt{stream};
     Buffer<float> bias_scratch{kBiasScratchBytes / sizeof(float)};
-    std::map<LtKey, const SymmetricKernel*> symmetric_choices = {};  // nullptr: the library
     int multiprocessors = device_info().multiprocessors;
     Decompositions decompositions{stream};
 
@@ -53,15 +48,10 @@ struct Linalg::Impl {
     void multiply_batches(const Gemm& g, const Mat& addend);
     void multiply_symmetric(const Gemm& g, const Mat& addend);
     void multiply_symmetric_by_library(const Gemm& g, const Mat& addend);
-    const SymmetricKernel* symmetric_choice(const Gemm& g, const Mat& addend);
-    const SymmetricKernel* search_symmetric(const Gemm& g, const Mat& addend,
-                                            const std::vector<const SymmetricKernel*>& kernels,
-                                            const std::string& product);
-    void multiply_gelu(const Gemm& g, const Mat& addend);
     void reduce_bias(const Gemm& g);
 };
 
-// Multiplies by the library or, if it refuses, by the plain kernel. Not for epilogues with aux.
+// Multiplies by the library or, if it refuses, by the plain kernel.
 void Linalg::Impl::multiply(const LtCall& c) {
     if (!lt.multiply(c)) multiply_plainly(c);
 }
@@ -115,58 +105,9 @@ void Linalg::Impl::multiply_symmetric(const Gemm& g, const Mat& addend) {
 #if !defined(TEON_CUDA)
     if (size_of(g.A.dtype) == 2) return multiply_symmetric_tiles(g, addend, stream);
 #endif
-    if (const SymmetricKernel* kernel = symmetric_choice(g, addend)) {
-        kernel->run(g, addend, stream);
-    } else {
-        multiply_symmetric_by_library(g, addend);
-    }
-}
-
-// Returns our kernel for g, or nullptr for the library. Decides once per kind of product: by a search or its known
-// result or, without a search, by a rule.
-const SymmetricKernel* Linalg::Impl::symmetric_choice(const Gemm& g, const Mat& addend) {
-    if (!kGpu || !symmetric_product_supports(g, addend)) return nullptr;
-    const LtKey key = key_of({g, g.batch_inner, addend});
-    auto choice = symmetric_choices.find(key);
-    if (choice == symmetric_choices.end()) {
-        const auto kernels = symmetric_kernels(g, addend, stream);
-        const SymmetricKernel* kernel = search.may_try()
-                                            ? search_symmetric(g, addend, kernels, "symmetric " + text_of(key))
-                                            : fastest_symmetric_kernel(kernels, symmetric_size(g), multiprocessors);
-        choice = symmetric_choices.emplace(key, kernel).first;
-    }
-    return choice->second;
-}
-
-const SymmetricKernel* Linalg::Impl::search_symmetric(const Gemm& g, const Mat& addend,
-                                                      const std::vector<const SymmetricKernel*>& kernels,
-                                                      const std::string& product) {
-    static constexpr std::string_view kLibrary = "library";
-    if (const std::string* algorithm = search.choice_of(product)) {
-        const SymmetricKernel* named = symmetric_kernel(*algorithm);
-        return std::find(kernels.begin(), kernels.end(), named) == kernels.end() ? nullptr : named;
-    }
-    Gemm trial = g;
-    Buffer<std::byte> memory;
-    if (g.beta != 0.0f && addend.data == g.C.data) {
-        memory = Buffer<std::byte>(((g.batch_inner - 1) * g.C.stride_inner + g.M * g.C.ld) * size_of(g.C.dtype));
-        trial.C.data = memory.data();
-    }
-    auto time = [&](auto run) {
-        run();  // also chooses the library's algorithm
-        return search.milliseconds(run);
-    };
-    const double library = time([&] { multiply_symmetric_by_library(trial, addend); });
-    const SymmetricKernel* fastest = nullptr;
-    double ms = library;
-    for (const SymmetricKernel* kernel : kernels) {
-        const double own_ms = time([&] { kernel->run(trial, addend, stream); });
-        if (own_ms >= (fastest ? 1.0 : AlgorithmSearch::kGain) * ms) continue;
-        fastest = kernel;
-        ms = own_ms;
-    }
-    search.report({product, std::string(fastest ? fastest->name : kLibrary), ms, library});
-    return fastest;
+    const SymmetricKernel* kernel =
+        fastest_symmetric_kernel(symmetric_kernels(g, addend, stream), symmetric_size(g), multiprocessors);
+    kernel ? kernel->run(g, addend, stream) : multiply_symmetric_by_library(g, addend);
 }
 
 // Computes the block rows up to the diagonal, then mirrors them. A single block row is mirrored too: the two halves of
@@ -191,20 +132,6 @@ void Linalg::Impl::multiply_symmetric_by_library(const Gemm& g, const Mat& adden
                 {dim3(tiles, tiles, static_cast<unsigned>(g.batch_inner)), dim3(kTile, kMirrorRows)}, stream,
                 c + i * g.C.stride_outer, g.C.ld, g.C.stride_inner, g.M);
         }
-    });
-}
-
-// If the library refuses, computes a product without GELU, which is rounded once more, and then makes a pass over it.
-void Linalg::Impl::multiply_gelu(const Gemm& g, const Mat& addend) {
-    if (lt.multiply({g, 1, addend})) return;
-    const bool backward = g.epilogue == Epilogue::dgelu;
-    Gemm product = g;
-    product.epilogue = !backward && g.bias.data ? Epilogue::bias : Epilogue::none;
-    if (!backward) product.C = g.aux;
-    multiply({product, 1, addend});
-    with_elements(g.C, [&]<typename T>(T* c) {
-        launch<gelu_epilogue_kernel<T>>({ceil_div(int64_t{g.M} * g.N, kGeluBlock), kGeluBlock}, stream, c,
-                                        static_cast<const T*>(g.aux.data), g.C.ld, g.aux.ld, g.M, g.N, backward);
     });
 }
 
@@ -257,14 +184,7 @@ void Linalg::gemm(const Gemm& g) {
 
 void Linalg::bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta) {
     CHECK(rows > 0 && columns > 0, "bias gradient: empty dy of {} x {}", rows, columns);
-    Gemm g;
-    g.M = columns;
-    g.K = rows;
-    g.trans_a = true;
-    g.A = dy;
-    g.bias = mat(db, columns);
-    g.beta = beta;
-    impl_->reduce_bias(g);
+    impl_->reduce_bias({.M = columns, .K = rows, .trans_a = true, .A = dy, .beta = beta, .bias = mat(db, columns)});
 }
 
 void Linalg::run(const Gemm& g) {
@@ -276,20 +196,10 @@ void Linalg::run(const Gemm& g) {
         }
         case Epilogue::bias:
             return impl_->multiply({g, 1, addend});
-        case Epilogue::gelu:
-        case Epilogue::dgelu:
-            return impl_->multiply_gelu(g, addend);
         case Epilogue::bias_grad:
             impl_->multiply_batches(g, addend);
             return impl_->reduce_bias(g);
     }
-}
-
-void Linalg::search_algorithms(std::map<std::string, std::string> choices,
-                               std::function<void(const AlgorithmChoice&)> chosen) {
-    impl_->search.start(std::move(choices), std::move(chosen));
-    impl_->lt.forget_algorithms();
-    impl_->symmetric_choices.clear();
 }
 
 void Linalg::svd(float* A, int m, int n, float* U, float* S, float* Vt) {

@@ -2,13 +2,9 @@
 // products, FP8; sums are always accumulated in float. On a CPU, results do not depend on the number of threads.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
-#include <string>
 
 #include "runtime/cuda/device.h"
-#include "runtime/linalg/algorithm_search.h"
 #include "runtime/linalg/gemm.h"
 #include "runtime/vec.h"
 
@@ -16,7 +12,7 @@ namespace teon {
 
 class Linalg {
 public:
-    // Use one handle per stream. Owns its workspace, descriptors and algorithm cache. Holds a reference to the stream.
+    // Use one handle per stream. Owns its workspace and descriptors. Holds a reference to the stream.
     explicit Linalg(const Stream& stream);
     ~Linalg();
 
@@ -25,15 +21,6 @@ public:
 
     // db (columns, float) = beta * db + the column sums of dy (rows x columns), as computed by Epilogue::bias_grad.
     void bias_gradient(float* db, const Mat& dy, int rows, int columns, float beta);
-
-    // From now on, the first gemm of each kind (outside graph capture) times the algorithms that cuBLASLt proposes
-    // (and, for a symmetric product, our own kernels), keeps the fastest and calls `chosen`, instead of taking the
-    // first proposal. If the product adds to C, trials write to other memory, which is freed at once, so that C stays
-    // unchanged. A product listed in `known` (algorithm by product, from earlier choices on such a device with such a
-    // library) uses the listed algorithm without a trial, provided cuBLASLt still proposes it. The last bits of
-    // results depend on the choices: the same choices give the same bits.
-    void search_algorithms(std::map<std::string, std::string> choices,
-                           std::function<void(const AlgorithmChoice&)> chosen);
 
     // Thin SVD of A (m x n, float, row-major, overwritten): A = U diag(S) Vt; U (m x r), S (r), Vt (r x n), r = min(m,
     // n). Synchronizes the stream. Throws Error if A is not finite or the iteration does not converge.

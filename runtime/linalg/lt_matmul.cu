@@ -6,7 +6,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <compare>
 #include <map>
 #include <optional>
 
@@ -20,7 +20,6 @@ namespace {
 
 // The size that NVIDIA recommends for Hopper; enough for every earlier and later chip.
 constexpr size_t kWorkspaceBytes = 32 << 20;
-constexpr int kAlgorithms = 8;  // proposals requested of the heuristic
 
 void check_blas(cublasStatus_t status, const char* what) {
     CHECK(status == CUBLAS_STATUS_SUCCESS, "gemm: {}: {}", what, cublasLtGetStatusString(status));
@@ -68,21 +67,6 @@ void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t attribute, co
     check_blas(cublasLtMatmulPreferenceSetAttribute(p.get(), attribute, &value, sizeof(T)), "stating a preference");
 }
 
-cublasLtEpilogue_t epilogue_of(const LtCall& c) {
-    switch (c.g.epilogue) {
-        case Epilogue::none:
-        case Epilogue::bias_grad:
-            return CUBLASLT_EPILOGUE_DEFAULT;
-        case Epilogue::bias:
-            return CUBLASLT_EPILOGUE_BIAS;
-        case Epilogue::gelu:
-            return c.bias() ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-        case Epilogue::dgelu:
-            return CUBLASLT_EPILOGUE_DGELU;
-    }
-    __builtin_unreachable();
-}
-
 // Returns the largest power of two, at most 256, that divides the addresses of all matrices of a batch.
 uint32_t alignment(const Mat& x, int count) {
     uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | 256u;
@@ -109,32 +93,36 @@ MatrixLayout describe(const Mat& x, int64_t rows, int64_t columns, int count) {
 // Sets the attributes of an operation that change from call to call.
 void set_pointers(const Operation& o, const LtCall& c) {
     if (c.bias()) set(o, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias());
-    if (c.has_aux()) set(o, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c.g.aux.data);
     if (!is_fp8(c.g.A.dtype)) return;
     set(o, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(c.g.B.scale));
     set(o, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(c.g.A.scale));
 }
 
-// An algorithm as text. The text is only compared; an algorithm is used only if the library proposes it.
-std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
-    std::string text;
-    for (const uint64_t part : algorithm.data) text += fmt::format("{}{:x}", text.empty() ? "" : ".", part);
-    return text;
-}
+// Everything that the choice of an algorithm may depend on.
+struct MatrixKey {
+    DType dtype;
+    int64_t ld;
+    int64_t stride;      // between the matrices of a batch; 0: there is only one
+    uint32_t alignment;  // in bytes, of all matrices of the batch
+    auto operator<=>(const MatrixKey&) const = default;
+};
+struct CallKey {
+    int M, N, K;
+    int count;
+    bool trans_a, trans_b;
+    MatrixKey a, b, c, addend;
+    bool adds;                // beta is not 0
+    bool in_place;            // addend is C
+    uint32_t bias_alignment;  // 0: no bias
+    bool fast_accumulation;
+    auto operator<=>(const CallKey&) const = default;
+};
 
-}  // namespace
-
-std::string text_of(const LtCall& c) {
-    const Gemm& g = c.g;
-    return fmt::format("{} products of {} x {} x {} (M x N x K), {} to {}, row strides {}, {}, {}", c.count, g.M, g.N,
-                       g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
-}
-
-static LtMatrixKey key_of(const Mat& x, int count) {
+MatrixKey key_of(const Mat& x, int count) {
     return {.dtype = x.dtype, .ld = x.ld, .stride = count > 1 ? x.stride_inner : 0, .alignment = alignment(x, count)};
 }
 
-LtKey key_of(const LtCall& c) {
+CallKey key_of(const LtCall& c) {
     const Gemm& g = c.g;
     return {.M = g.M,
             .N = g.N,
@@ -148,50 +136,34 @@ LtKey key_of(const LtCall& c) {
             .addend = key_of(c.addend, c.count),
             .adds = g.beta != 0.0f,
             .in_place = c.addend.data == g.C.data,
-            .epilogue = epilogue_of(c),
             .bias_alignment = c.bias() ? alignment(g.bias, 1) : 0,
-            .aux_ld = c.has_aux() ? g.aux.ld : 0,
-            .aux_alignment = c.has_aux() ? alignment(g.aux, 1) : 0,
             .fast_accumulation = g.fast_accumulation};
 }
 
-std::string text_of(const LtKey& key) {
-    const auto matrix = [](const LtMatrixKey& m) {
-        return fmt::format("{} ld {} stride {} align {}", name_of(m.dtype), m.ld, m.stride, m.alignment);
-    };
-    return fmt::format("{} of {} x {} x {}: A{} {}, B{} {}, C {}, addend{}{} {}, epilogue {} {} {} {}{}", key.count,
-                       key.M, key.N, key.K, key.trans_a ? "^T" : "", matrix(key.a), key.trans_b ? "^T" : "",
-                       matrix(key.b), matrix(key.c), key.adds ? "" : " x 0", key.in_place ? " in place" : "",
-                       matrix(key.addend), key.epilogue, key.bias_alignment, key.aux_ld, key.aux_alignment,
-                       key.fast_accumulation ? ", fast accumulation" : "");
+}  // namespace
+
+std::string text_of(const LtCall& c) {
+    const Gemm& g = c.g;
+    return fmt::format("{} products of {} x {} x {} (M x N x K), {} to {}, row strides {}, {}, {}", c.count, g.M, g.N,
+                       g.K, name_of(g.A.dtype), name_of(g.C.dtype), g.A.ld, g.B.ld, g.C.ld);
 }
 
 struct LtMatmul::Impl {
     const Stream& stream;
-    const AlgorithmSearch& search;
     Lt lt = make<Lt>(cublasLtCreate);
     Buffer<std::byte> workspace{kWorkspaceBytes};
-    std::map<LtKey, std::optional<Plan>> plans = {};  // none if the library refuses
+    std::map<CallKey, std::optional<Plan>> plans = {};  // none if the library refuses
     int refused_kinds = 0;
 
-    cublasStatus_t run(const LtCall& c, const Plan& p, const cublasLtMatmulAlgo_t& algorithm, void* result) const {
-        return cublasLtMatmul(lt.get(), p.operation.get(), &c.g.alpha, c.g.B.data, p.a.get(), c.g.A.data, p.b.get(),
-                              &c.g.beta, c.addend.data, p.c.get(), result, p.d.get(), &algorithm, workspace.data(),
-                              kWorkspaceBytes, static_cast<cudaStream_t>(stream.handle()));
-    }
     std::optional<Plan>& plan(const LtCall& c);
     std::nullopt_t refused(const LtCall& c);
     std::optional<Plan> make_plan(const LtCall& c);
-    cublasLtMatmulAlgo_t choose(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
-                                int n) const;
-    AlgorithmChoice fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
-                            int n) const;
 };
 
 // Returns the descriptors and the algorithm for a call, made once per kind of call; none if the library has no
 // algorithm.
 std::optional<Plan>& LtMatmul::Impl::plan(const LtCall& c) {
-    const LtKey key = key_of(c);
+    const CallKey key = key_of(c);
     auto entry = plans.find(key);
     if (entry == plans.end()) entry = plans.emplace(key, make_plan(c)).first;
     return entry->second;
@@ -213,9 +185,8 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     p.operation = make<Operation>(cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(c));
+    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, c.bias() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
     if (c.bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.C.dtype));
-    if (c.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.aux.ld);
     if (g.fast_accumulation) set(p.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     set_pointers(p.operation, c);
     p.a = g.trans_b ? describe(g.B, g.N, g.K, c.count) : describe(g.B, g.K, g.N, c.count);
@@ -234,58 +205,17 @@ std::optional<Plan> LtMatmul::Impl::make_plan(const LtCall& c) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c.addend, c.count));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g.C, c.count));
 
-    cublasLtMatmulHeuristicResult_t results[kAlgorithms] = {};
+    cublasLtMatmulHeuristicResult_t proposal = {};
     int n = 0;
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt.get(), p.operation.get(), p.a.get(), p.b.get(), p.c.get(),
-                                                           p.d.get(), preference.get(), kAlgorithms, results, &n);
+                                                           p.d.get(), preference.get(), 1, &proposal, &n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "choosing an algorithm");
-    auto end = std::remove_if(results, results + n, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
-    n = static_cast<int>(end - results);
-    if (n == 0) return refused(c);
-    p.algorithm = choose(c, p, results, n);
+    if (n == 0 || proposal.state != CUBLAS_STATUS_SUCCESS) return refused(c);
+    p.algorithm = proposal.algo;
     return p;
 }
 
-// Returns the first proposal or, if a search was requested, the known algorithm or the fastest.
-cublasLtMatmulAlgo_t LtMatmul::Impl::choose(const LtCall& c, const Plan& p,
-                                            const cublasLtMatmulHeuristicResult_t* results, int n) const {
-    if (n == 1 || !search.may_try()) return results[0].algo;
-
-    const std::string product = text_of(key_of(c));
-    auto proposal = [&](const std::string& algorithm) {
-        return std::find_if(results, results + n, [&](const auto& r) { return text_of(r.algo) == algorithm; });
-    };
-    if (const std::string* algorithm = search.choice_of(product))
-        if (const auto* r = proposal(*algorithm); r != results + n) return r->algo;
-    AlgorithmChoice choice = fastest(c, p, results, n);
-    choice.product = product;
-    search.report(choice);
-    return proposal(choice.algorithm)->algo;
-}
-
-AlgorithmChoice LtMatmul::Impl::fastest(const LtCall& c, const Plan& p, const cublasLtMatmulHeuristicResult_t* results,
-                                        int n) const {
-    const Mat& C = c.g.C;
-    const bool adds = c.g.beta != 0.0f && c.addend.data == C.data;
-    const int64_t elements = (c.count - 1) * C.stride_inner + (c.g.M - 1) * C.ld + c.g.N;
-    const Buffer<std::byte> memory(adds ? elements * size_of(C.dtype) : 0);
-    void* const result = adds ? memory.data() : C.data;
-    AlgorithmChoice best;
-    for (int i = 0; i < n; ++i) {
-        if (run(c, p, results[i].algo, result) != CUBLAS_STATUS_SUCCESS) continue;  // also warms up
-        const double ms =
-            search.milliseconds([&] { check_blas(run(c, p, results[i].algo, result), "trying an algorithm"); });
-        if (best.algorithm.empty()) best = {"", text_of(results[i].algo), ms, ms};
-        if (ms < best.ms && ms < AlgorithmSearch::kGain * best.first_ms) {
-            best.algorithm = text_of(results[i].algo);
-            best.ms = ms;
-        }
-    }
-    if (best.algorithm.empty()) best.algorithm = text_of(results[0].algo);  // its run will report the error
-    return best;
-}
-
-LtMatmul::LtMatmul(const Stream& stream, const AlgorithmSearch& search) : impl_(new Impl{stream, search}) {}
+LtMatmul::LtMatmul(const Stream& stream) : impl_(new Impl{stream}) {}
 LtMatmul::~LtMatmul() = default;
 
 // The bias: each row of C is a column of the library's D = C^T, and the library's epilogue adds a vector to every
@@ -294,7 +224,10 @@ bool LtMatmul::multiply(const LtCall& c) {
     std::optional<Plan>& p = impl_->plan(c);
     if (!p) return false;
     set_pointers(p->operation, c);
-    const cublasStatus_t status = impl_->run(c, *p, p->algorithm, c.g.C.data);
+    const cublasStatus_t status =
+        cublasLtMatmul(impl_->lt.get(), p->operation.get(), &c.g.alpha, c.g.B.data, p->a.get(), c.g.A.data, p->b.get(),
+                       &c.g.beta, c.addend.data, p->c.get(), c.g.C.data, p->d.get(), &p->algorithm,
+                       impl_->workspace.data(), kWorkspaceBytes, static_cast<cudaStream_t>(impl_->stream.handle()));
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
         p = impl_->refused(c);
         return false;
@@ -303,7 +236,6 @@ bool LtMatmul::multiply(const LtCall& c) {
     return true;
 }
 
-void LtMatmul::forget_algorithms() { impl_->plans.clear(); }
 int LtMatmul::refused_kinds() const { return impl_->refused_kinds; }
 
 }  // namespace teon

@@ -22,7 +22,7 @@ constexpr int kMostBlockRows = 4;
 // start and end such a pair takes our kernels as long as kStart slices, to start a kernel of the library as kLaunch;
 // the pass that mirrors the library's result takes one slice for kMirrored elements. Fitted to an H200's times of
 // products with 768 to 4,096 rows in 1 to 22 matrices, of which it meets all but one within 16% (docs/fp8.md); block
-// rows were not measured. --autotune measures instead.
+// rows were not measured.
 constexpr double kLibraryRate = 0.77;
 constexpr double kLaunch = 11;
 constexpr double kStart = 19;
@@ -54,13 +54,6 @@ constexpr SymmetricKernel kKernels[] = {
 
 double expected_time(const SymmetricKernel& kernel, const SymmetricSize& size, int multiprocessors) {
     return expected_time(kernel.pairs(size.side, size.batch), size.K, multiprocessors, kernel.rate, kStart);
-}
-
-const SymmetricKernel* shortest(const std::vector<const SymmetricKernel*>& kernels, const SymmetricSize& size,
-                                int multiprocessors) {
-    const auto time = [&](const SymmetricKernel* kernel) { return expected_time(*kernel, size, multiprocessors); };
-    return *std::min_element(kernels.begin(), kernels.end(),
-                             [&](const auto* a, const auto* b) { return time(a) < time(b); });
 }
 
 }  // namespace
@@ -103,17 +96,15 @@ std::vector<const SymmetricKernel*> symmetric_kernels(const Gemm& g, const Mat& 
 
 const SymmetricKernel* fastest_symmetric_kernel(const std::vector<const SymmetricKernel*>& kernels,
                                                 const SymmetricSize& size, int multiprocessors) {
-    if (kernels.empty()) return nullptr;
-    const SymmetricKernel* kernel = shortest(kernels, size, multiprocessors);
-    const double time = expected_time(*kernel, size, multiprocessors);
-    return time <= expected_time_of_library(size, multiprocessors) ? kernel : nullptr;
-}
-
-void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream) {
-    const auto kernels = symmetric_kernels(g, addend, stream);
-    CHECK(!kernels.empty(), "symmetric product: {} x {} x {} (M x N x K), {} to {}", g.M, g.N, g.K, name_of(g.A.dtype),
-          name_of(g.C.dtype));
-    shortest(kernels, symmetric_size(g), device_info().multiprocessors)->run(g, addend, stream);
+    const SymmetricKernel* fastest = nullptr;
+    double shortest = expected_time_of_library(size, multiprocessors);
+    for (const SymmetricKernel* kernel : kernels) {
+        const double time = expected_time(*kernel, size, multiprocessors);
+        if (fastest ? time >= shortest : time > shortest) continue;
+        fastest = kernel;
+        shortest = time;
+    }
+    return fastest;
 }
 
 }  // namespace teon

@@ -22,7 +22,7 @@ inline constexpr int kSymmetricDepth = 64;  // of a slice of A or B along K
 
 // A kernel for symmetric products: a row of the table in symmetric_product.cpp.
 struct SymmetricKernel {
-    std::string_view name;                  // in files of algorithms
+    std::string_view name;
     int first_capability, last_capability;  // of the device: 90 for sm_90, 0 for a CPU
     bool (*has_code)();                     // whether this program has the kernel for the device
     bool (*supports)(const Gemm& g);        // what else it asks of g
@@ -62,8 +62,5 @@ void symmetric_product_hopper(const Gemm& g, const Mat& addend, const Stream& st
 int64_t symmetric_hopper_pairs(int side, int batch);
 void symmetric_product_mma(const Gemm& g, const Mat& addend, const Stream& stream);
 int64_t symmetric_mma_pairs(int side, int batch);  // two blocks at a time on a multiprocessor
-
-// Computes g with the kernel of the shortest expected time.
-void symmetric_product(const Gemm& g, const Mat& addend, const Stream& stream);
 
 }  // namespace teon

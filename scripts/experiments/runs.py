@@ -11,7 +11,8 @@ import os
 
 from common.run_folder import BadRun, StepLines, Unfinished, find_runs, finite, is_done, open_run, read_object
 
-# Options that do not define the experiment: paths, intervals of output, and options that change only the last digits.
+# Options, also of earlier versions, that do not define the experiment: paths, intervals of output, and what changes
+# only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-end",
            "checkpoint-sync", "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume",
            "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs",

@@ -8,7 +8,7 @@ Needs only torch. docs/teon_torch.md explains it; the parts are
 
     groups             stacks_of(): which parameters of a model Teon updates, and in which stacks
     optimizer          Teon: momentum, unfolding, update
-    orthogonalization  Newton-Schulz, its Gram form, AOL, SVD
+    orthogonalization  Newton-Schulz, its Gram form, SVD
     distribution       FSDP2, DTensor and DDP: owners of stacks, and what is sent
     chained            ChainedOptimizer: Teon and AdamW as one, for trainers that take one optimizer
 """

@@ -5,7 +5,7 @@ import torch
 
 from teon_torch import distribution
 from teon_torch.distribution import DTensor, LocalRoute, NoRoute, Route, as_local, experts_first
-from teon_torch.orthogonalization import default_steps, flops
+from teon_torch.orthogonalization import STEPS, flops
 
 # Limits for a rank's momentum in one batch; a single larger stack is a batch of its own. On a CPU the C library returns
 # blocks of more than 32 MiB to the system, which then clears each page again.
@@ -243,6 +243,6 @@ def cost_of(group, K, shape):
         heads = rows // group["head_size"] if group["head_size"] else 1
         rows //= heads
         unfolded = {1: (rows, n * K), 2: (n, rows * K), 3: (K, rows * n)}[group["mode"] if group["k"] > 1 else 1]
-        steps = group["ns_steps"] or default_steps(group["ns_aol"])
+        steps = group["ns_steps"] or STEPS
         total += heads * flops(*unfolded, group["ortho"], steps, group["ns_dtype"] or torch.float32, group["ns_form"])
     return total

@@ -16,7 +16,7 @@ import torch
 from teon_torch import distribution
 from teon_torch.buckets import Plan, input_dim, momentum_type, rows_of_parts, stacked, store
 from teon_torch.distribution import Agreement, DTensor, as_local
-from teon_torch.orthogonalization import EPSILON, FORMS, NEWTON_SCHULZ, orthogonalize
+from teon_torch.orthogonalization import EPSILON, FORMS, NEWTON_SCHULZ, STEPS, orthogonalize
 
 NEURON_EPSILON = 1e-8    # the engine's
 
@@ -58,7 +58,7 @@ class Teon(torch.optim.Optimizer):
     update_rms: replaces sqrt(m / n) by update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
     neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2.
     cautious_weight_decay: decay only weights that the update does not move away from zero (arXiv 2510.12402).
-    ortho, ns_steps, ns_dtype, ns_form, ns_aol: as in orthogonalize().
+    ortho, ns_steps (None: 5), ns_dtype, ns_form: as in orthogonalize().
     capturable: step() can be captured as a CUDA graph after one uncaptured step; lr is then a tensor on the GPU, or
     fixed.
 
@@ -72,12 +72,12 @@ class Teon(torch.optim.Optimizer):
     before anything is sent, if ranks are about to update different matrices."""
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=False, k=1, mode=1,
-                 ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", ns_aol=False, rms_match=False,
+                 ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", rms_match=False,
                  normalize_slices=False, parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
                  neuron_norm=False, neuron_beta2=0.95, cautious_weight_decay=False, maximize=False, capturable=False,
                  process_group=None, shard="none"):
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
-                        ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, ns_form=ns_form, ns_aol=ns_aol,
+                        ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, ns_form=ns_form,
                         rms_match=rms_match, normalize_slices=normalize_slices, parts=parts, transposed=transposed,
                         experts=experts, head_size=head_size, update_rms=update_rms, neuron_norm=neuron_norm,
                         neuron_beta2=neuron_beta2, cautious_weight_decay=cautious_weight_decay, maximize=maximize,
@@ -101,9 +101,13 @@ class Teon(torch.optim.Optimizer):
         super().__setstate__(state)
         self._plan, self._agreements = None, {}
         self.process_group, self.shard = getattr(self, "process_group", None), getattr(self, "shard", "none")
-        for group in self.param_groups:  # an earlier version may have fewer options
+        for group in self.param_groups:  # an earlier version may have fewer options, or more
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+            if group.pop("ns_aol", False):
+                raise ValueError("the state is of a run with ns_aol, which was removed after version 0.2.0: it gained "
+                                 "nothing; leave it out")
+            self._check(group)
 
     def load_state_dict(self, state_dict):
         given = {}
@@ -316,7 +320,7 @@ def update_of_part(x, v, group, lr):
     order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
     x = x.permute(order)
     z = x.flatten(-2)
-    o = orthogonalize(z, group["ortho"], group["ns_steps"], group["ns_dtype"], group["ns_form"], group["ns_aol"])
+    o = orthogonalize(z, group["ortho"], group["ns_steps"] or STEPS, group["ns_dtype"], group["ns_form"])
     o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
     factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
     if v is not None:

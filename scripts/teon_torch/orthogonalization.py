@@ -1,4 +1,4 @@
-"""Orthogonalization of batches of matrices: Newton-Schulz in two forms, AOL preconditioning, exact polar factor.
+"""Orthogonalization of batches of matrices: Newton-Schulz in two forms, exact polar factor.
 
 Method, forms and restarts are the engine's (optim/orthogonalize.cpp, docs/optimizers.md).
 """
@@ -12,9 +12,6 @@ NEWTON_SCHULZ = {
     "jordan": [(3.4445, -4.7750, 2.0315)],
     "you": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
             (2.8366, -3.0525, 1.2012)],
-    "you6": [(3955 / 1024, -8306 / 1024, 5008 / 1024), (3735 / 1024, -6681 / 1024, 3463 / 1024),
-             (3799 / 1024, -6499 / 1024, 3211 / 1024), (4019 / 1024, -6385 / 1024, 2906 / 1024),
-             (2677 / 1024, -3029 / 1024, 1162 / 1024), (2172 / 1024, -1833 / 1024, 682 / 1024)],
     "polar-express": [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in (
         (8.28721201814563, -23.595886519098837, 17.300387312530933),
         (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -27,12 +24,7 @@ NEWTON_SCHULZ = {
 MARGIN = {"polar-express": 1.01}  # the set expects a norm of at most 1 / margin
 FORMS = ("auto", "standard", "gram")
 EPSILON = 1e-7  # avoids 0 / 0
-
-
-def triple(method, step, aol):
-    """Returns step's (a, b, c). AOL's scaling replaces the set's first step."""
-    triples = NEWTON_SCHULZ[method]
-    return triples[min(step + aol, len(triples) - 1)]
+STEPS = 5  # default
 
 
 def restarts_after(dtype, step):
@@ -41,10 +33,6 @@ def restarts_after(dtype, step):
     if dtype == torch.float16:
         return step % 3 == 2
     return step % 2 == 1 if dtype == torch.bfloat16 else step % 3 == 0
-
-
-def default_steps(aol):
-    return 4 if aol else 5
 
 
 def flops(m, n, method="polar-express", steps=5, dtype=torch.float32, form="auto"):
@@ -72,26 +60,22 @@ def resolve_form(m, n, method, steps, dtype, form):
     return "gram" if cost["gram"] <= 0.9 * cost["standard"] else "standard"
 
 
-def orthogonalize(z, method="polar-express", steps=None, dtype=None, form="auto", aol=False):
+def orthogonalize(z, method="polar-express", steps=STEPS, dtype=None, form="auto"):
     """Returns U V^T of a matrix (or of the last two dimensions of a batch): exactly ("svd"), or approximately by
     Newton-Schulz in dtype (default: bfloat16 on a GPU, otherwise z's own).
 
-    steps: Newton-Schulz steps (default 5, or 4 with aol).
+    steps: Newton-Schulz steps.
     form: iterate on the matrix ("standard") or on its Gram matrix ("gram"); "auto": by the number of operations.
-    aol: AOL preconditioning instead of the first step (Turbo-Muon, arXiv 2512.04632).
     torch.compile(orthogonalize, fullgraph=True) compiles it whole."""
     if method == "svd":
         return polar_factor(z)
-    steps = default_steps(aol) if steps is None else steps
     dtype = dtype or (torch.bfloat16 if z.is_cuda else z.dtype)
     m, n = z.shape[-2:]
-    # AOL's scales bound the singular values for any norm. Rows of a norm of about 1 keep X X^T in half precision.
-    margin = 1 / math.sqrt(min(m, n)) if aol else MARGIN.get(method, 1.0)
-    x = z / (z.norm(dim=(-2, -1), keepdim=True) * margin + EPSILON)
+    x = z / (z.norm(dim=(-2, -1), keepdim=True) * MARGIN.get(method, 1.0) + EPSILON)
     x = x.to(dtype).reshape(-1, m, n)
     x = x.mT if m > n else x
     iterate = gram_form if resolve_form(m, n, method, steps, dtype, form) == "gram" else standard_form
-    x = iterate(x, method, steps, aol)
+    x = iterate(x, NEWTON_SCHULZ[method], steps)
     return (x.mT if m > n else x).to(z.dtype).reshape(z.shape)
 
 
@@ -101,35 +85,24 @@ def polar_factor(z):
     return (u * (s > cutoff).unsqueeze(-2).to(z.dtype)) @ vt
 
 
-def precondition(x, r):
-    """Returns D x and D r D, where D divides each row by the root of its sum of |r|; a row of zeros stays."""
-    sums = r.abs().sum(-1, keepdim=True, dtype=torch.promote_types(r.dtype, torch.float32))
-    d = torch.where(sums > 0, sums.rsqrt(), torch.ones_like(sums)).to(r.dtype)
-    return d * x, d * r * d.mT
-
-
-def standard_form(x, method, steps, aol):
+def standard_form(x, triples, steps):
     """x: (count, m, n) with m <= n. Each step is X <- a X + (b R + c R^2) X with R = X X^T."""
     for step in range(steps):
-        a, b, c = triple(method, step, aol)
+        a, b, c = triples[min(step, len(triples) - 1)]
         r = x @ x.mT
-        if aol and step == 0:
-            x, r = precondition(x, r)
         x = torch.baddbmm(x, torch.baddbmm(r, r, r, beta=b, alpha=c), x, beta=a)
     return x
 
 
-def gram_form(x, method, steps, aol):
+def gram_form(x, triples, steps):
     """As standard_form(), with products of m x m matrices: Z = b R + c R^2, Q <- (a I + Z) Q and R <- (a I + Z)^2 R,
     and X <- Q X at the end and at each restart. a I stays a number, so that half precision need not represent it."""
     r = q = None  # q: the product of the steps since X was last multiplied; all are polynomials of r, so they commute
     for step in range(1, steps + 1):
-        a, b, c = triple(method, step - 1, aol)
+        a, b, c = triples[min(step, len(triples)) - 1]
         ends = step == steps or restarts_after(x.dtype, step)
         if r is None:
             r = x @ x.mT
-            if aol and step == 1:
-                x, r = precondition(x, r)
         z = torch.baddbmm(r, r, r, beta=b, alpha=c)
         if ends and q is None:
             x, r = torch.baddbmm(x, z, x, beta=a), None

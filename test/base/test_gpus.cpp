@@ -17,6 +17,13 @@ TEST_CASE("base/gpus: the FLOP/s of a device follow from the name that it report
     REQUIRE(peak_bf16_flops("Tesla V100-SXM2-16GB") == 0);
 }
 
+TEST_CASE("base/gpus: a row is found by the value of --plan-for and by the name that the device reports") {
+    for (const char* name : {"rtx4090", "NVIDIA GeForce RTX 4090"})
+        REQUIRE(std::string(known_gpu(name)->sheet.model) == "RTX 4090");
+    for (const char* name : {"", "v100", "RTX 4090", "a CPU"}) REQUIRE(known_gpu(name) == nullptr);
+    REQUIRE(plan_names().size() == std::size(kGpus));
+}
+
 TEST_CASE("base/gpus: a row without a figure, or with another model in its title, does not compile") {
     REQUIRE(is_complete(kGpus[0]));
     GpuModel gpu = kGpus[0];

@@ -336,27 +336,6 @@ TEST_CASE("checkpoint/checkpoint: state of another run is refused by name") {
     }
 }
 
-TEST_CASE(
-    "checkpoint/checkpoint: SOAP's state of version 0.2.0, which had no shared moments, is read; no other gap is") {
-    Trained soap(1, Method::soap);
-    const std::vector<StateTensor> all = soap.optimizer->state();
-    const auto read_without = [&](const std::function<bool(const StateTensor&)>& is_absent) {
-        TempDir folder;
-        FaultyFiles files;
-        std::vector<StateTensor> saved = all;
-        std::erase_if(saved, is_absent);
-        REQUIRE(saved.size() < all.size());
-        CheckpointWriter writer(soap.plan(folder.path()), soap.model->params(), saved, files);
-        writer.save(Trained::state(7), soap.ctx.stream);
-        const std::string checkpoint = writer.result(true)->folder;
-        return error_of([&] { read_tensors(checkpoint, soap.model->params(), all, soap.ctx.stream); });
-    };
-    const auto is_shared = [](const StateTensor& t) { return t.name.ends_with("_shared"); };
-    REQUIRE(read_without(is_shared) == "");
-    REQUIRE(read_without([&](const StateTensor& t) { return is_shared(t) || t.name == "wte.weight.m"; }) != "");
-    REQUIRE(read_without([&](const StateTensor& t) { return t.name.ends_with(".left"); }) != "");
-}
-
 TEST_CASE("checkpoint/checkpoint: a trainer.json of wrong kinds is refused, and names the file") {
     const nlohmann::json change = {{"step", 2}, {"event", "length_changed"}, {"reason", "x"}};
     TrainingState state = Trained::state(7);

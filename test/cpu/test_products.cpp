@@ -75,7 +75,6 @@ std::vector<Case> cases(uint64_t seed) {
             if (!all.back().bias && below(3) == 0) all.back().alpha = 0.75f;
         }
     }
-    all.push_back({1, 37, 63, 1, false, true, false, false, 0, 1.0f});  // wrong by oneDNN 2.6.3 with AMX
     return all;
 }
 

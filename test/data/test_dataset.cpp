@@ -39,11 +39,8 @@ struct Prepared {
             const char* split = i == 0 ? "val" : "train";
             const std::string file = fmt::format("d_{}_{:06}.bin", split, i);
             write_shard(folder + "/" + file, std::vector<uint32_t>(sizes[i], token));
-            manifest["shards"].push_back({{"file", file},
-                                          {"split", split},
-                                          {"tokens", sizes[i]},
-                                          {"bytes", 1024 + 2 * sizes[i]},
-                                          {"sha256", sha256_of_file(folder + "/" + file)}});
+            manifest["shards"].push_back(
+                {{"file", file}, {"split", split}, {"tokens", sizes[i]}, {"bytes", 1024 + 2 * sizes[i]}});
         }
         write_manifest();
     }
@@ -65,7 +62,6 @@ TEST_CASE("data/dataset: shards that differ from their folder's manifest are nam
     REQUIRE(both.delimiter == 0);
     REQUIRE(both.tokenizer == "one");
     REQUIRE(both.mixture.empty());
-    verify_content(both);
     REQUIRE(open_dataset(a.shard(1), "train").vocab_size == 1000);  // a single shard of the folder
 
     for (auto [tokenizer, vocab_size] : {std::pair{"two", 1000}, {"one", 999}}) {
@@ -81,9 +77,6 @@ TEST_CASE("data/dataset: shards that differ from their folder's manifest are nam
     const std::string shard = a.shard(2);
     write_shard(shard, std::vector<uint32_t>(199, 1));
     REQUIRE(error_of([&] { open_dataset(a.path, "train"); }).find(shard + ": 199 tokens") == 0);
-    write_shard(shard, std::vector<uint32_t>(200, 2));  // the same size, but other tokens
-    const DataSet changed = open_dataset(a.path, "train");
-    REQUIRE(error_of([&] { verify_content(changed); }).find(shard) == 0);
     std::filesystem::remove(shard);
     for (const std::string& name : {a.path, a.path + "/", b.path + "," + a.path})
         REQUIRE(error_of([&] { open_dataset(name, "train"); }).find(shard) == 0);
@@ -131,11 +124,6 @@ TEST_CASE("data/dataset: without a manifest there is nothing to compare, and a d
     const DataSet data = open_dataset(folder.path(), "train");
     REQUIRE(data.vocab_size == 0);
     REQUIRE(data.delimiter == -1);
-    REQUIRE(error_of([&] { verify_content(data); }).find("--verify-data") == 0);
-    const Prepared other(folder / "other", "one", 9, {50, 100});
-    const std::string shard = folder / "x_train_000000.bin";
-    for (const std::string& both : {other.path + "," + shard, other.path + ":1," + shard + ":1"})
-        REQUIRE(contains(error_of([&] { verify_content(open_dataset(both, "train")); }), shard + " has no manifest"));
     for (const char* text :
          {"{", "[]", "{\"shards\": 1}", "{\"shards\": [1]}", "{\"vocab_size\": \"x\"}",
           "{\"tokenizer\": {\"files\": 3}}", "{\"vocab_size\": -5}", "{\"vocab_size\": 1e9}",

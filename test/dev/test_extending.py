@@ -14,7 +14,7 @@ COMPILE = ("g++", "-std=c++20", "-fsyntax-only", "-fmax-errors=1", "-fopenmp", "
 def blocks():
     """Returns the text of each block of code by its file."""
     page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
-    found = re.finditer(r"^    // (\w+/\w+[.]\w+): .*\n((?:(?:    .*)?\n)+?)(?=\n\S|\n    // |\Z)", page, re.MULTILINE)
+    found = re.finditer(r"^    // (\w[\w/]+[.]\w+): .*\n((?:(?:    .*)?\n)+?)(?=\n\S|\n    // |\Z)", page, re.MULTILINE)
     return {match[1]: re.sub(r"^    ", "", match[2], flags=re.MULTILINE).strip() for match in found}
 
 

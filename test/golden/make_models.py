@@ -4,7 +4,7 @@
 Writes test/golden/<model>.safetensors: weights (float32, exactly representable), tokens and targets, and PyTorch's
 results in float64: logits, loss, every gradient, greedy continuations of the first three tokens of each row, the losses
 of ten AdamW steps (with the clipping and weight decay of train/) and, if the head is not tied, of ten Teon steps.
-Needs scripts/requirements-dev.txt. The fixtures are committed, so running the tests does not need it.
+Needs dev/requirements-dev.txt. The fixtures are committed, so running the tests does not need it.
 """
 
 import pathlib

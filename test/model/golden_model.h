@@ -55,9 +55,9 @@ struct Golden {
     SafetensorsFile file;
     ModelRunner runner;
     DeviceBatch batch;
-    Golden(const std::string& name, DType dtype, bool gelu_fusion = false)
+    Golden(const std::string& name, DType dtype)
         : file("test/golden/" + name + ".safetensors"),
-          runner(golden_config(name), {.B = kGoldenB, .T = kGoldenT, .dtype = dtype, .gelu_fusion = gelu_fusion}),
+          runner(golden_config(name), {.B = kGoldenB, .T = kGoldenT, .dtype = dtype}),
           batch(read_ints(file, "tokens"), read_ints(file, "targets"), kGoldenB, kGoldenT, runner.context.stream) {
         load_weights(runner.model->params(), SafetensorsModel(file.path()), runner.context.stream);
     }

@@ -11,12 +11,13 @@ namespace teon::test {
 inline constexpr int B = 2;
 inline constexpr int T = 33;
 
-inline const std::vector<std::string> kModels = {"gpt2",  "gpt2 fused", "gpt2 relu2", "llama",
-                                                 "qwen3", "olmo2",      "gpt2 post"};
+inline const std::vector<std::string> kModels = {"gpt2",  "gpt2 relu2", "llama",       "qwen3",
+                                                 "olmo2", "gpt2 post",  "llama window"};
 // And with dropout, in all placements of norms, with and without biases.
 inline const std::vector<std::string> kAllModels = [] {
     std::vector<std::string> all = kModels;
-    for (const char* model : {"gpt2", "qwen3", "olmo2", "gpt2 post"}) all.push_back(std::string(model) + " dropout");
+    for (const char* model : {"gpt2", "qwen3", "olmo2", "gpt2 post", "llama window"})
+        all.push_back(std::string(model) + " dropout");
     return all;
 }();
 
@@ -34,6 +35,7 @@ inline DecoderConfig small_config(const std::string& name) {
     c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = ActivationKind::relu2;
     if (family == "qwen3") c.head_size = 20;
+    if (model == "llama window") c.window = 9;
     if (drops) c.dropout = 0.25f;
     if (model.ends_with(" post")) {
         c.norm_placement = NormPlacement::post;
@@ -49,9 +51,8 @@ inline DecoderConfig small_config(const std::string& name) {
     return c;
 }
 
-inline DecoderRun small_run(const std::string& model, DType dtype, int batch = B, int length = T) {
+inline DecoderRun small_run(DType dtype, int batch = B, int length = T) {
     DecoderRun run{batch, length, dtype};
-    run.gelu_fusion = model == "gpt2 fused";
     run.seed = 1337;
     return run;
 }

@@ -13,26 +13,6 @@
 using namespace teon;
 using namespace teon::test;
 
-TEST_CASE("model/decoder_plan: GELU in epilogues needs no scratch, and its output is saved if its product is") {
-    const DecoderConfig c = small_config("gpt2");
-    auto row = [&](const std::string& name, Recompute policy, bool fused) -> std::optional<ActivationRow> {
-        DecoderRun run = small_run(fused ? "gpt2 fused" : "gpt2", DType::bf16);
-        run.recompute = policy;
-        const ActivationPlan plan = decoder_activations(c, run);
-        for (const ActivationRow& r : plan.rows())
-            if (r.name == name) return r;
-        return std::nullopt;
-    };
-    for (Recompute policy : {Recompute::none, Recompute::cheap, Recompute::block})
-        for (bool fused : {false, true}) {
-            const int copies = policy == Recompute::none || (fused && policy == Recompute::cheap) ? c.L : 1;
-            REQUIRE(row("MLP after activation", policy, fused)->copies == copies);
-            REQUIRE(row("activation gradient scratch", policy, fused).has_value() == !fused);
-        }
-    for (const char* other : {"gpt2 relu2", "llama"})
-        REQUIRE_THROWS_AS(decoder_activations(small_config(other), small_run("gpt2 fused", DType::bf16)), UsageError);
-}
-
 TEST_CASE(
     "model/decoder_plan: automatic attention is flash if it is supported, without dropout and the machine has tensor "
     "cores") {
@@ -85,12 +65,33 @@ TEST_CASE("model/decoder_plan: FLOPs per token match the architecture") {
     REQUIRE(std::abs(decoder_flops_per_token(olmo2_family().config("1b"), 1024) / 1e6 - 7877) < 1);
 }
 
+TEST_CASE("model/decoder_plan: a window takes the FLOPs of the keys that it hides, and memory for the first keys") {
+    for (const ModelFamily& family : families()) {
+        INFO(family.name);
+        DecoderConfig c = family.config("tiny");
+        const int length = 1024;
+        const double whole = decoder_flops_per_token(c, length);
+        DecoderRun run{2, length, DType::bf16};
+        const int64_t bytes = decoder_activations(c, run).total_bytes();
+        c.window = length;
+        REQUIRE(decoder_flops_per_token(c, length) == whole);
+        REQUIRE(decoder_activations(c, run).total_bytes() == bytes);
+        // Row t of the last 960 does not see t - 63 keys, so 461,280 of the 524,288 pairs are not multiplied: by 4
+        // FLOPs per channel of the heads, three times.
+        c.window = 64;
+        const double hidden = 960.0 * 961 / 2 / length;
+        const double per_key = 3.0 * 4 * c.L * c.attention_width();
+        REQUIRE(std::abs(whole - decoder_flops_per_token(c, length) - per_key * hidden) <= per_key / 2);
+        REQUIRE(decoder_activations(c, run).total_bytes() == bytes + 2 * length * 4);
+    }
+}
+
 TEST_CASE("model/decoder_plan: the model allocates the memory of its activation plan") {
     for (const std::string& name : kAllModels)
         for (const int offloaded : {0, 1})
             for (const RecomputePlan& recompute : recompute_plans(small_config(name).L)) {
                 const DecoderConfig c = small_config(name);
-                DecoderRun run = small_run(name, DType::bf16);
+                DecoderRun run = small_run(DType::bf16);
                 run.recompute = recompute;
                 run.offloaded_blocks = offloaded;
                 INFO(name << " " << text(recompute) << ", " << offloaded << " blocks offloaded");

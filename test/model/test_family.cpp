@@ -1,7 +1,10 @@
 #include "model/families.h"
 
+#include <map>
+
 #include "model/gpt2.h"
 #include "model/llama.h"
+#include "model/olmo2.h"
 #include "model/qwen3.h"
 
 #include "test/support/catch.h"
@@ -48,6 +51,12 @@ DecoderConfig changed(const ModelFamily& family) {
     return c;
 }
 
+DecoderConfig with_window(const ModelFamily& family) {
+    DecoderConfig c = family.config("tiny");
+    c.window = 8;
+    return c;
+}
+
 }  // namespace
 
 TEST_CASE("model/family: a written config.json is read back") {
@@ -73,6 +82,84 @@ TEST_CASE("model/family: a written config.json is read back") {
         REQUIRE(back.qk_norm == c.qk_norm);
         REQUIRE(decoder_config(our_json(written(c)), {family}, "c").family == family.name);
     }
+}
+
+TEST_CASE("model/family: a window has the class and keys by which transformers computes it") {
+    const std::map<std::string, std::string> types = {
+        {"gpt2", "gpt2_window"}, {"llama", "mistral"}, {"qwen3", "qwen3"}, {"olmo2", "olmo3"}};
+    for (const ModelFamily& family : families()) {
+        INFO(family.name);
+        DecoderConfig c = family.config("tiny");
+        REQUIRE(!written(c).contains("sliding_window"));
+        REQUIRE(written(c)["model_type"] == family.name);
+        c.window = 100;
+        const json j = written(c);
+        REQUIRE(j["model_type"] == types.at(family.name));
+        REQUIRE(j["sliding_window"] == 100);
+        REQUIRE(read(j).window == 100);
+        REQUIRE(read(j).family == family.name);
+        REQUIRE(written(read(j)) == j);
+        if (family.name == "llama") {
+            json ministral = j;
+            ministral["model_type"] = "ministral";
+            REQUIRE(written(read(ministral)) == j);
+        }
+        if (family.name == "olmo2") {  // as transformers saves it
+            json olmo3 = j;
+            olmo3.erase("rope_theta");
+            olmo3["rope_parameters"]["sliding_attention"] = {{"rope_theta", c.rope_base}, {"rope_type", "default"}};
+            olmo3["rope_parameters"]["full_attention"] = {{"rope_theta", 1.0}, {"rope_type", "yarn"}};
+            REQUIRE(written(read(olmo3)) == j);
+            olmo3["model_type"] = "olmo2";
+            REQUIRE(contains(error_of<UsageError>([&] { read(olmo3); }), "rope_parameters"));
+        }
+        json none = j;
+        none["sliding_window"] = nullptr;
+        REQUIRE(read(none).window == 0);
+        none.erase("sliding_window");
+        REQUIRE(read(none).window == 4096);  // MistralConfig's, Qwen3Config's and Olmo3Config's default
+        REQUIRE(contains(error_with(j, "sliding_window", 0), "sliding_window is 0"));
+        // The window of no other class: transformers ignores the key, or only its cache has the window.
+        if (family.name != "qwen3")
+            REQUIRE(contains(error_with(written(family.config("tiny")), "sliding_window", 100),
+                             "sliding_window is 100, which is unknown"));
+        if (family.name == "gpt2") continue;
+        REQUIRE(j["layer_types"] == std::vector<std::string>(static_cast<size_t>(c.L), "sliding_attention"));
+        std::vector<std::string> layers = j["layer_types"];
+        layers.back() = "full_attention";
+        REQUIRE(contains(error_with(j, "layer_types", layers), "layer_types is"));
+    }
+}
+
+TEST_CASE("model/family: models with a window in some layers, or with what its class lacks, are refused by name") {
+    DecoderConfig c = qwen3_family().config("tiny");
+    json qwen3 = written(c);
+    qwen3["use_sliding_window"] = true;
+    const auto with_layers = [&](int full) {
+        json j = qwen3;
+        j["max_window_layers"] = full;
+        return j;
+    };
+    REQUIRE(read(with_layers(0)).window == 4096);
+    REQUIRE(read(with_layers(c.L)).window == 0);
+    REQUIRE(contains(error_with(with_layers(0), "max_window_layers", c.L - 1), "max_window_layers is 3"));
+    qwen3["layer_types"] = std::vector<std::string>(static_cast<size_t>(c.L), "full_attention");
+    REQUIRE(read(with_layers(0)).window == 0);  // the list decides
+
+    DecoderConfig biased = llama_family().config("tiny");
+    biased.window = 8;
+    biased.attention_biases = true;
+    REQUIRE(contains(error_of<UsageError>([&] { written(biased); }), "attention_bias is true"));
+    json mistral = written(with_window(llama_family()));
+    mistral.erase("num_key_value_heads");  // MistralConfig's default is 8
+    REQUIRE(contains(error_of<UsageError>([&] { read(mistral); }), "num_key_value_heads is missing"));
+
+    DecoderConfig scaled = with_window(olmo2_family());
+    scaled.rope_scaling = 2;
+    REQUIRE(contains(error_of<UsageError>([&] { written(scaled); }), "rope_scaling"));
+    json olmo3 = written(with_window(olmo2_family()));
+    olmo3.erase("layer_types");  // Olmo3Config's default has the window in three layers of four
+    REQUIRE(contains(error_of<UsageError>([&] { read(olmo3); }), "layer_types is missing"));
 }
 
 TEST_CASE("model/family: dropout has the keys that transformers reads") {
@@ -184,7 +271,6 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
                                            {"num_hidden_layers", nullptr}});
         if (family.name == "qwen3" || family.name == "olmo2") changes.push_back({"mlp_bias", true});
         if (family.name == "qwen3") {
-            changes.push_back({"use_sliding_window", true});
             changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
         }
         for (const auto& [key, value] : changes) {

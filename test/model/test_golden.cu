@@ -35,12 +35,10 @@ double loss_bound(const std::string& model, DType dtype) {
 }  // namespace
 
 TEST_CASE("model/decoder: logits, loss and every gradient match Hugging Face's") {
-    std::vector<std::pair<std::string, bool>> models = {{"gpt2", true}};  // GELU in epilogues
-    for (const std::string& name : kGoldenModels) models.push_back({name, false});
-    for (const auto& [name, fused] : models)
+    for (const std::string& name : kGoldenModels)
         for (DType dtype : {DType::f32, DType::bf16}) {
-            Golden g(name, dtype, fused);
-            INFO(name << " " << name_of(dtype) << (fused ? " fused" : ""));
+            Golden g(name, dtype);
+            INFO(name << " " << name_of(dtype));
             const int V = golden_config(name).V;
             Guarded<float> logits(int64_t{B} * T * V, g.runner.context.stream);
             g.runner.model->logits(logits.data(), *g.batch, 0, B * T);

@@ -60,10 +60,10 @@ TEST_CASE("model/param_layout: the ranks' own parts hold each element once, with
         for (int ranks : {1, 2, 3, 7, 64}) {
             options.method = method;
             const OptimizerPlan plan = plan_optimizer(table, options);
-            const Ownership ownership(table, plan, place(table, plan, options, ranks), options);
+            const Placement placement = place(table, plan, options, ranks);
             int64_t held = 0;
             for (int rank = 0; rank < ranks; ++rank) {
-                const ParamLayout rank_part = ParamLayout::of_parts(ownership.of(rank));
+                const ParamLayout rank_part = ParamLayout::of_parts(placement.own_parts(rank));
                 REQUIRE(rank_part.size() > 0);  // even if the rank owns nothing
                 int64_t end = 0;
                 for (const ParamLayout::Piece& p : rank_part.pieces({0, table.size()})) {
@@ -76,7 +76,7 @@ TEST_CASE("model/param_layout: the ranks' own parts hold each element once, with
                 REQUIRE(end <= rank_part.size());
             }
             int64_t all = 0;
-            for (const Part& part : ownership.all()) all += part.size;
+            for (const Part& part : placement.all_parts()) all += part.size;
             REQUIRE(held == all);
         }
 }

@@ -57,7 +57,7 @@ struct StackRun {
         Guarded<std::byte> scratch(bytes, stream);
         momentum_update(slices.data(), partial.data(), nullptr, nullptr, s, 0, false, stream);
         slice_scales(scales.data(), nonfinite.data(), partial.data(), nullptr, momentum_parts(s), count, u.K,
-                     static_cast<float>(method.margin(matrices.side())), normalize_slices, stream);
+                     static_cast<float>(method.margin()), normalize_slices, stream);
         unfold(Z.data(), slices.data(), nullptr, scaled ? scales.data() : nullptr, nullptr, s, u.layout(), 0, stream);
         const T* O = Z.data();
         if (orthogonalized)

@@ -69,18 +69,18 @@ TEST_CASE("optim/placement: every element belongs to one rank, and all elements 
                 const ParamTable table = make_table(shape);
                 const OptimizerOptions options = options_of(method);
                 const OptimizerPlan plan = plan_optimizer(table, options);
-                const Ownership ownership(table, plan, place(table, plan, options, ranks), options);
-                const std::vector<int> owner = ranks_of_elements(ownership.all(), table.size());
+                const Placement placement = place(table, plan, options, ranks);
+                const std::vector<int> owner = ranks_of_elements(placement.all_parts(), table.size());
                 for (const ParamRow& row : table.rows())
                     for (int64_t i = row.offset; i < row.offset + row.size(); ++i)
                         REQUIRE((owner[i] >= 0 && owner[i] < ranks));
                 for (size_t s = 0; s < plan.stacks.size(); ++s)
                     for (int r : plan.stacks[s].params)
                         for (int64_t i = table[r].offset; i < table[r].offset + table[r].size(); ++i)
-                            REQUIRE(owner[i] == ownership.placement().owner[s]);
+                            REQUIRE(owner[i] == placement.owner[s]);
                 // A rank's part of a run starts at an element of a parameter, never in a gap, which has no owner.
                 for (const ElementRun& run : element_runs(table, plan, options))
-                    for (const Part& part : ownership.placement().elements) {
+                    for (const Part& part : placement.elements) {
                         const int64_t from = std::max(part.offset, run.begin);
                         if (from < std::min(part.offset + part.size, run.begin + run.size))
                             REQUIRE(owner[run.offset + from - run.begin] == part.root);
@@ -90,7 +90,7 @@ TEST_CASE("optim/placement: every element belongs to one rank, and all elements 
                     std::vector<int> rows;
                     for (int i = 0; i < table.count(); ++i)
                         if (table[i].layer == layer) rows.push_back(i);
-                    const std::vector<int> part = ranks_of_elements(ownership.parts(rows), table.size());
+                    const std::vector<int> part = ranks_of_elements(placement.parts_of(rows), table.size());
                     for (int i = 0; i < table.count(); ++i)
                         for (int64_t e = table[i].offset; e < table[i].offset + table[i].size(); ++e)
                             REQUIRE(part[e] == (table[i].layer == layer ? owner[e] : -1));
@@ -109,7 +109,7 @@ TEST_CASE("optim/placement: AdamW's elements are divided evenly and state is cou
         double flops = 0;
         for (const Stack& stack : plan.stacks) flops += stack.flops;
         REQUIRE(std::abs(std::accumulate(p.load.begin(), p.load.end(), 0.0) - flops) <= 1e-9 * flops);
-        REQUIRE(imbalance(p) >= 1);
+        REQUIRE(p.imbalance() >= 1);
     }
     REQUIRE_THROWS_AS(place(ParamTable(), OptimizerPlan(), OptimizerOptions(), 0), Error);
 }
@@ -118,8 +118,8 @@ TEST_CASE("optim/placement: the table shows each rank's memory and the traffic o
     const ParamTable table = make_table(preset_shapes()[0]);
     const OptimizerOptions options = options_of(Method::teon);
     const OptimizerPlan plan = plan_optimizer(table, options);
-    const Ownership ownership(table, plan, place(table, plan, options, 64), options);
-    const std::string text = placement_table(table, ownership, {Sharding::optimizer, DType::bf16}, 50);
+    const Placement placement = place(table, plan, options, 64);
+    const std::string text = placement_table(table, placement, {Sharding::optimizer, DType::bf16}, 50);
     // 63/64 of all elements, 4 bytes each for gradients and 2 for weights.
     const double gradients = 63.0 / 64 * 4 * static_cast<double>(table.size());
     REQUIRE(contains(

@@ -79,8 +79,7 @@ struct Reference {
             directions.push_back(d);
         }
         const Matrix z = matricize(directions, stack.mode);
-        const Matrix q =
-            o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps, kExact, o.ns_aol);
+        const Matrix q = o.ortho == Ortho::svd ? polar_factor(z) : newton_schulz(z, ns_set(o.ortho), o.ns_steps);
         const auto updates = dematricize(q, stack.mode, m, n, stack.K());
         const double factor = update_scale(stack, o);
         for (int k = 0; k < stack.K(); ++k) {
@@ -142,8 +141,7 @@ const StepCase kStepCases[] = {
     {"nesterov", {.nesterov = true}},
     {"svd", {.ortho = Ortho::svd}},
     {"gram", {.ns_form = NsForm::gram}},
-    {"you6, 6 steps", {.ortho = Ortho::you6, .ns_steps = 6}},
-    {"no shape scale", {.shape_scale = false}},
+    {"you, 6 steps", {.ortho = Ortho::you, .ns_steps = 6}},
     {"rms match", {.teon_rms_match = true}},
     {"rms match, mode 3", {.teon_mode = 3, .teon_rms_match = true}},
     {"normalized slices", {.nesterov = true, .teon_normalize_slices = true}},
@@ -154,8 +152,7 @@ const StepCase kStepCases[] = {
     {"neuron norm, svd, mode 3", {.neuron_norm = true, .ortho = Ortho::svd, .teon_mode = 3}},
     {"cautious weight decay", {.weight_decay = 0.02f, .cautious_weight_decay = true}},
     {"cautious, neuron norm", {.weight_decay = 0.02f, .cautious_weight_decay = true, .neuron_norm = true}},
-    {"AOL", {.ns_steps = 4, .ns_aol = true}},
-    {"AOL, you, gram", {.ortho = Ortho::you, .ns_form = NsForm::gram, .ns_aol = true}},
+    {"you, gram", {.ortho = Ortho::you, .ns_form = NsForm::gram}},
     {"per head", {.ortho_per_head = true}},
     {"per head, mode 2, rms match", {.ortho_per_head = true, .teon_mode = 2, .teon_rms_match = true}},
     {"per head, everything",
@@ -163,8 +160,7 @@ const StepCase kStepCases[] = {
       .cautious_weight_decay = true,
       .nesterov = true,
       .neuron_norm = true,
-      .ortho_per_head = true,
-      .ns_aol = true}},
+      .ortho_per_head = true}},
     {"lr scale", {.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}}},
 };
 
@@ -187,35 +183,17 @@ TEST_CASE("optim/teon_float64: padding changes no update: odd MLP widths match f
     for (const auto& [F, stored] : {std::pair(45, 48), {67, 72}, {31, 32}, {1, 8}}) {
         const ParamTable table = make_table({.L = 2, .C = 32, .F = F, .V = 50, .llama = true, .F_stored = stored});
         const std::set<Role> roles = {Role::q, Role::mlp_up, Role::mlp_gate, Role::mlp_down};
-        for (const bool aol : {false, true})
-            for (const float rms : {0.0f, 0.2f})
-                for (int mode : {1, 2, 3}) {
-                    const OptimizerOptions o = teon_options({.method = mode == 3 ? Method::normuon : Method::teon,
-                                                             .update_rms = rms,
-                                                             .neuron_norm = true,
-                                                             .ns_aol = aol,
-                                                             .teon_mode = mode,
-                                                             .teon_roles = roles});
-                    const double d = difference_after_four_steps(table, o);
-                    INFO("MLP of " << F << " in " << stored << ", mode " << mode << ", update rms " << rms << ", AOL "
-                                   << aol << ": " << d);
-                    REQUIRE(d <= kFourSteps);
-                }
-    }
-}
-
-TEST_CASE("optim/teon_float64: AOL scales the rows of the paper's matricization where an unfolding is square") {
-    for (const auto& [rows, mode, K] :
-         {std::tuple(32, 1, 1), {32, 2, 2}, {32, 3, 2}, {16, 2, 2}, {8, 2, 4}, {64, 1, 2}}) {
-        ParamTable table;  // with rows = 16, two are a square in mode 2; three layers leave a stack of one
-        for (int l = 0; l < 5; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, rows, 32));
-        for (const NsForm form : {NsForm::standard, NsForm::gram}) {
-            const double d = difference_after_four_steps(
-                table, teon_options(
-                           {.ns_form = form, .ns_aol = true, .teon_k = K, .teon_mode = mode, .teon_roles = {Role::q}}));
-            INFO(rows << " rows, mode " << mode << ", K " << K << ": " << d);
-            REQUIRE(d <= kFourSteps);
-        }
+        for (const float rms : {0.0f, 0.2f})
+            for (int mode : {1, 2, 3}) {
+                const OptimizerOptions o = teon_options({.method = mode == 3 ? Method::normuon : Method::teon,
+                                                         .update_rms = rms,
+                                                         .neuron_norm = true,
+                                                         .teon_mode = mode,
+                                                         .teon_roles = roles});
+                const double d = difference_after_four_steps(table, o);
+                INFO("MLP of " << F << " in " << stored << ", mode " << mode << ", update rms " << rms << ": " << d);
+                REQUIRE(d <= kFourSteps);
+            }
     }
 }
 
@@ -250,8 +228,7 @@ double expected_size(const ParamRow& row, const OptimizerOptions& o) {
     const bool stacked = o.method == Method::teon && o.teon_roles.contains(row.role);
     const double sides[] = {std::min(m, K * n) / K, std::min(n, K * m) / K, 1};
     const double square = stacked && !o.teon_rms_match ? sides[o.teon_mode - 1] : std::min(m, n);
-    double scale = o.shape_scale ? std::sqrt(m / n) : 1;
-    if (o.update_rms > 0) scale = o.update_rms * std::sqrt(std::max(m, n));
+    const double scale = o.update_rms > 0 ? o.update_rms * std::sqrt(std::max(m, n)) : std::sqrt(m / n);
     return scale * std::sqrt(square / (m * n));
 }
 
@@ -288,11 +265,10 @@ TEST_CASE(
         }
     for (const TableShape& shape : shapes)
         for (const OptimizerOptions& method : methods)
-            for (const auto& [rms, shape_scale] : {std::pair(0.2f, true), {0.0f, true}, {0.0f, false}})
+            for (const float rms : {0.0f, 0.2f})
                 for (const bool per_head : {false, true}) {
                     OptimizerOptions o = method;
                     o.update_rms = rms;
-                    o.shape_scale = shape_scale;
                     o.ortho_per_head = per_head;
                     const ParamTable table = make_table(shape);
                     const std::map<Role, double> sizes = update_sizes(table, o);
@@ -301,9 +277,8 @@ TEST_CASE(
                         const double expected = expected_size(row, o);
                         INFO(row.name << " " << row.logical_rows << " x " << row.logical_cols << ", "
                                       << name_of(o.method) << ", mode " << o.teon_mode << ", rms match "
-                                      << o.teon_rms_match << ", update rms " << rms << ", shape scale " << shape_scale
-                                      << ", per head " << per_head << ": " << sizes.at(row.role) << ", expected "
-                                      << expected);
+                                      << o.teon_rms_match << ", update rms " << rms << ", per head " << per_head << ": "
+                                      << sizes.at(row.role) << ", expected " << expected);
                         // float's rounding of weights of 0.2 that move by 0.05 x 0.02 or more
                         REQUIRE(std::abs(sizes.at(row.role) / expected - 1) <= 1e-4);
                     }

@@ -78,8 +78,7 @@ TEST_CASE(
 
 TEST_CASE(
     "optim/teon_theory: with shared right vectors, the device's mode-1 step equals Muon's; with shared left vectors, "
-    "it is "
-    "smaller by sqrt(K)") {
+    "it is smaller by sqrt(K)") {
     const int K = 4;
     ParamTable table;
     for (int l = 0; l < K; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, 16, 16));
@@ -113,14 +112,14 @@ TEST_CASE("optim/teon_theory: no feasible direction beats the exact step in the 
     ParamTable table;
     for (int l = 0; l < K; ++l) table.add(matrix_row("q." + std::to_string(l), Role::q, l, m, n));
     for (int mode : {1, 2, 3}) {
-        const OptimizerOptions o = teon_options(
-            {.shape_scale = false, .ortho = Ortho::svd, .teon_k = K, .teon_mode = mode, .teon_roles = {Role::q}});
+        const OptimizerOptions o =
+            teon_options({.ortho = Ortho::svd, .teon_k = K, .teon_mode = mode, .teon_roles = {Role::q}});
         Run run(table, o);
         const std::vector<float> before = run.all();
         for (int k = 0; k < K; ++k) run.set(run.params.grad(k), to_floats(G[k]));
         run.step();
         const std::vector<float> after = run.all();
-        const double eta = o.lr;
+        const double eta = o.lr * std::sqrt(double(m) / n);
         double attained = 0;
         std::vector<Matrix> step;
         for (int k = 0; k < K; ++k) {

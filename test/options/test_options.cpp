@@ -36,9 +36,7 @@ struct BadFlags {
 const std::vector<BadFlags> kBadFlags = {
     {{"--attention", "flash", "--dtype", "float"}, {"--attention flash", "--dtype bf16", "--attention gemm"}},
     {{"--attention", "flash", "--dtype", "bf16", "--heads", "24"}, {"--attention flash", "head size", "32"}},
-    {{"--gelu-fusion", "--mlp", "relu2"}, {"--gelu-fusion on", "relu2", "--gelu-fusion off"}},
     {{"--matmul-dtype", "fp8", "--dtype", "float"}, {"--matmul-dtype fp8", "--dtype bf16", "float"}},
-    {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--gelu-fusion"}, {"--matmul-dtype fp8", "--gelu-fusion"}},
     {{"--matmul-dtype", "fp8-e4m3", "--dtype", "bf16", "--seq-len", "1000", "--batch-tokens", "1000"},
      {"--matmul-dtype fp8-e4m3", "--seq-len 1000", "16"}},
     {{"--matmul-dtype", "fp8", "--dtype", "bf16", "--ffn", "1000"}, {"--matmul-dtype fp8", "--ffn 1000", "16"}},
@@ -93,7 +91,6 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--rope-base", "1e4"}, {"--rope-base", "no such flag"}},
     {{"--schedule", "constant", "--min-lr-ratio", "0.5"},
      {"--min-lr-ratio has no meaning", "--schedule cosine, linear"}},
-    {{"--algorithms", "x.jsonl"}, {"--algorithms has no meaning without --autotune"}},
     {{"--config", "/no/such/file.toml"}, {"/no/such/file.toml", "cannot be opened"}},
     {{"--config", "/dev/zero"}, {"/dev/zero", "not a regular file"}},
     {{"--config", "/"}, {"/: is a directory"}},
@@ -113,7 +110,7 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
     {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
     {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon, normuon or teon"}},
-    {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon, teon or soap"}},
+    {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon or teon"}},
 };
 
 // The last flag with its value, and another part of the message.
@@ -130,7 +127,7 @@ const std::pair<const char*, const char*> kBadValues[] = {
     {"--model medium", "tiny, small, base, large"},
     {"--batch-tokens 1000", "1024"},
     {"--tokens 5", "less than one step"},
-    {"--optimizer sgd", "adamw, lion, muon, normuon, teon, soap"},
+    {"--optimizer sgd", "adamw, lion, muon, normuon, teon"},
     {"--profile-steps 3", "10:12"},
     {"--profile-steps 3:2", "10:12"},
     {"--profile-steps 0:2", "10:12"},
@@ -399,13 +396,11 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path, "--optimizer", "lion"})->optimizer.beta2 == 0.9f);
     REQUIRE(parse({"--config", path, "--schedule", "linear"})->schedule.min_lr_ratio == 0.3);
     run.save({"--data", "x", "--optimizer", "muon", "--ns-steps", "7", "--adamw-weight-decay", "2"});
-    REQUIRE(parse({"--config", path, "--ns-aol"})->optimizer.ns_steps == 7);
+    REQUIRE(parse({"--config", path})->optimizer.ns_steps == 7);
     REQUIRE(parse({"--config", path, "--weight-decay", "3"})->optimizer.adamw_weight_decay == 2.0f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.adamw_weight_decay == 0.1f);
-    REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->optimizer.ns_steps == OptimizerOptions().ns_steps);
-    run.save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02", "--ns-aol"});
+    run.save({"--data", "x", "--optimizer", "muon", "--adamw-lr", "0.004", "--lr", "0.02"});
     REQUIRE(parse({"--config", path, "--lr", "0.1"})->adamw_lr == 0.004f);
-    REQUIRE(parse({"--config", path, "--ns-aol", "off"})->optimizer.ns_steps == 5);
     REQUIRE(parse({"--config", path, "--optimizer", "teon"})->optimizer.lr == 0.02f);
     REQUIRE(parse({"--config", path, "--optimizer", "adamw"})->adamw_lr == 0.02f);
     // A learning rate that happens to be an optimizer's default is kept if it was given.
@@ -463,6 +458,36 @@ TEST_CASE("options/options: a resumed run keeps its values, whatever their defau
         REQUIRE(o.schedule.min_lr_ratio == 0.25);
         REQUIRE(o.optimizer.ns_steps == 9);
     }
+}
+
+TEST_CASE("options/options: a run that used what was removed is refused with what to use; one that did not is read") {
+    const SavedRun run;
+    const Json options = options_json(kGpt2, *parse(words("--data x --optimizer muon --steps 70")));
+    const auto read = [&](const Json& old, std::vector<std::string> flags) {
+        Json all = options;
+        all.update(old);
+        std::ofstream(run.path) << json_text({{"program", "train_gpt2"}, {"options", all}});
+        return error_of<UsageError>([&] { parse(flags); });
+    };
+    const std::vector<std::string> config = {"--config", run.path};
+    const std::vector<std::string> resume = {"--resume", "--out", run.folder.path()};
+    const Json unused = {{"soap-frequency", 10}, {"soap-max-dim", 10000}, {"ns-aol", false},
+                         {"gelu-fusion", false}, {"autotune", false},     {"algorithms", "a.jsonl"}};
+    const std::pair<Json, const char*> removed[] = {
+        {{{"optimizer", "soap"}},
+         "optimizer \"soap\" was removed after version 0.2.0; use --optimizer muon or normuon"},
+        {{{"ortho", "you6"}}, "ortho \"you6\" was removed after version 0.2.0; use --ortho you or polar-express"},
+        {{{"ns-aol", true}}, "ns-aol true was removed after version 0.2.0; leave it out"},
+        {{{"gelu-fusion", true}}, "gelu-fusion true was removed after version 0.2.0; leave it out"},
+        {{{"autotune", true}}, "autotune true was removed after version 0.2.0; leave it out"}};
+    for (const auto& flags : {config, resume}) {
+        REQUIRE(read(unused, flags) == "");
+        for (const auto& [old, message] : removed) REQUIRE(contains(read(old, flags), message));
+    }
+    for (const auto& [old, message] : removed)  // without config.json, the checkpoint says so
+        REQUIRE(
+            contains(error_of<UsageError>([&] { changed_options(kGpt2, old, *parse(words("--data x"))); }), message));
+    REQUIRE(read({{"optimizer", "soap"}}, {"--config", run.path, "--optimizer", "normuon"}) == "");
 }
 
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {
@@ -534,7 +559,7 @@ TEST_CASE("options/options: a run that resumes may change what does not change i
                               "--offload-blocks 3"))
                 .empty());
     for (const std::string& flag : commands(
-             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--gelu-fusion on;--shuffle off;--batch-tokens 1024;"
+             "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "

@@ -19,11 +19,11 @@ struct AttentionOracle {
     std::vector<R> dqkv;  // (B, T, NH + 2 NKV, HS); empty without dout
 };
 
-// qkv (B, T, NH + 2 NKV, HS), dout (B, T, NH, HS) or empty, doc_start (B, T) or empty. factor(b, h, t, key): what
+// qkv (B, T, NH + 2 NKV, HS), dout (B, T, NH, HS) or empty, first_key (B, T) or empty. factor(b, h, t, key): what
 // dropout multiplies a probability with; empty: 1.
 template <typename R>
 AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector<R>& dout,
-                                    const std::vector<int>& doc_start, const AttentionShape& s,
+                                    const std::vector<int>& first_key, const AttentionShape& s,
                                     const std::function<double(int, int, int, int)>& factor = nullptr) {
     using std::exp;
     using std::log;
@@ -43,7 +43,7 @@ AttentionOracle<R> attention_oracle(const std::vector<R>& qkv, const std::vector
     for (int b = 0; b < s.B; ++b)
         for (int h = 0; h < s.NH; ++h)
             for (int t = 0; t < s.T; ++t) {
-                const int first = doc_start.empty() ? 0 : doc_start[static_cast<size_t>(b * s.T + t)];
+                const int first = first_key.empty() ? 0 : first_key[static_cast<size_t>(b * s.T + t)];
                 const int64_t q = packed(b, t, h);
                 const int64_t y = plain(b, t, h);
                 auto key = [&](int u) { return packed(b, u, s.NH + h / group); };

@@ -209,27 +209,11 @@ constexpr Arithmetic kPlain{[](const Matrix& x, const Matrix& y) {
                             },
                             [](double v) { return static_cast<double>(static_cast<float>(T(static_cast<float>(v)))); }};
 
-// The start of Turbo-Muon (arXiv 2512.04632), transposed if X has more rows than columns: each row of X divided by the
-// square root of its row sum of |X X^T|. X is first scaled to rows with a mean square norm of 1, which affects only
-// rounding.
-inline Matrix aol_start(const Matrix& x, const Arithmetic& in) {
-    Matrix y = x.rows <= x.cols ? x : transposed(x);
-    y = in.stored(combination(std::sqrt(y.rows) / frobenius(y), y, 0, y));
-    const Matrix gram = in.stored(in.multiply(y, transposed(y)));
-    for (int i = 0; i < y.rows; ++i) {
-        double sum = 0;
-        for (int j = 0; j < y.rows; ++j) sum += std::abs(gram(i, j));
-        for (int j = 0; j < y.cols; ++j) y(i, j) /= std::sqrt(sum);
-    }
-    return y;
-}
-
-// Newton-Schulz in its standard form, on the short side. aol: AOL preconditioning replaces the first step of the set.
-inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
-                            bool aol = false) {
-    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
+// Newton-Schulz in its standard form, on the short side.
+inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact) {
+    Matrix y = in.stored(ns_start(x, set));
     for (int t = 0; t < steps; ++t) {
-        const NsTriple q = set.at(aol ? t + 1 : t);
+        const NsTriple q = set.at(t);
         const Matrix r = in.stored(in.multiply(y, transposed(y)));
         const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         y = in.stored(combination(q.a, y, 1, in.multiply(z, y)));
@@ -240,12 +224,12 @@ inline Matrix newton_schulz(const Matrix& x, const NsSet& set, int steps, const 
 // Newton-Schulz through the Gram matrix R. restarts(n): whether X is multiplied and R recomputed after n steps.
 inline Matrix gram_newton_schulz(
     const Matrix& x, const NsSet& set, int steps, const Arithmetic& in = kExact,
-    const std::function<bool(int)>& restarts = [](int) { return false; }, bool aol = false) {
-    Matrix y = in.stored(aol ? aol_start(x, in) : ns_start(x, set));
+    const std::function<bool(int)>& restarts = [](int) { return false; }) {
+    Matrix y = in.stored(ns_start(x, set));
     Matrix r;
     Matrix Q;
     for (int t = 0; t < steps; ++t) {
-        const NsTriple q = set.at(aol ? t + 1 : t);
+        const NsTriple q = set.at(t);
         if (Q.rows == 0) r = in.stored(in.multiply(y, transposed(y)));
         const Matrix z = in.stored(combination(q.b, r, q.c, in.multiply(r, r)));
         if (Q.rows == 0) {

@@ -148,7 +148,7 @@ def first_seconds(_):
         import test_prepare_odd
         prepare = prepared(test_prepare_odd.OddTest, "stop_while_workers_start")
         prepare.write_many()
-    names = [name for name in test_startup.programs() if name not in ("run_tests.py", "make_corpus.py")]
+    names = test_startup.programs()
     for i in range(10**9):
         if prepare and i % 8 == 0:
             number, delay = rng.choice([signal.SIGINT, signal.SIGTERM]), rng.uniform(0, 0.15)

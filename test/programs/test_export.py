@@ -39,6 +39,9 @@ CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["
          "llama with a head size of its own": ("train_llama", ["--head-size", 20]),
          "qwen3": ("train_qwen3", ["--kv-heads", 2, "--head-size", 20]),
          "olmo2": ("train_olmo2", []),
+         "llama with a window, a Mistral": ("train_llama", ["--window", 5, "--kv-heads", 2]),
+         "qwen3 with a window": ("train_qwen3", ["--window", 5]),
+         "olmo2 with a window, an Olmo3": ("train_olmo2", ["--window", 5]),
          "olmo2 with fewer key/value heads": ("train_olmo2", ["--kv-heads", 2])}
 
 

@@ -337,14 +337,15 @@ class PreparedTest(Case):
         """Returns the prompt's tokens from a program that finds neither a .venv nor Python's packages. First checks
         that a text is refused there in one line."""
         bare = self.folder / "bare"
-        for folder in ("build/cpu", "scripts/teon_data"):
+        for folder in ("build/cpu", "scripts/teon_data", "scripts/common"):
             (bare / folder).mkdir(parents=True, exist_ok=True)
         program = bare / "build/cpu/generate"
         shutil.copy(BUILD / "generate", program)
         environment = {"PYTHONPATH": bare / "hidden", "PYTHONNOUSERSITE": "1"}
         command = [program, "--checkpoint", checkpoint, "--sample-tokens", 1, "--as-tokens"]
         self.assertIn("scripts/encode_text.py is not", self.error_of(*command, "--prompt", "x"))
-        for name in ("encode_text.py", "startup.py", "use_venv.py", "written_files.py",
+        for name in ("encode_text.py",
+                     *(f"common/{name}.py" for name in ("__init__", "startup", "use_venv", "written_files")),
                      *(f"teon_data/{name}.py" for name in ("__init__", "tokenizer", "token_table", "files"))):
             shutil.copy(ROOT / "scripts" / name, bare / "scripts" / name)
         (bare / "hidden").mkdir(exist_ok=True)

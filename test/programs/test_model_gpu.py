@@ -5,7 +5,7 @@ import unittest
 
 from testing import MODELLED, ROOT, RunCase, learnable, missing_for_ranks, write_shards
 
-OPTIMIZERS = ("adamw", "lion", "muon", "normuon", "teon", "soap")
+OPTIMIZERS = ("adamw", "lion", "muon", "normuon", "teon")
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1", "-np"]
 
 
@@ -32,10 +32,8 @@ class ModelGpu(RunCase):
     def test_every_optimizer_trains_as_on_a_cpu_on_one_and_two_ranks(self):
         for program in ("train_gpt2", "train_llama"):
             for optimizer in OPTIMIZERS:
-                # Newton-Schulz in f16 has an error of 2^-11 of updates that change the loss by hundredths. SOAP's
-                # eigenvectors of zero eigenvalues are arbitrary and depend on the order of sums. Lion's steps are
-                # signs.
-                tolerance = 0.02 if optimizer == "soap" else 1e-4
+                # Newton-Schulz in f16 has an error of 2^-11 of updates that change the loss by hundredths. Lion's steps
+                # are signs.
                 flags = ["--optimizer", optimizer, "--dtype", "float", *(["--lr", 1e-4] if optimizer == "lion" else [])]
                 with self.subTest(program=program, optimizer=optimizer):
                     expected = self.on_ranks(1, "cpu", *flags, program=ROOT / "build/cpu" / program)
@@ -43,12 +41,12 @@ class ModelGpu(RunCase):
                         found = self.on_ranks(ranks, f"gpu{ranks}", *flags, program=program)
                         self.assertEqual(len(found), len(expected))
                         for a, b in zip(found, expected):
-                            self.assertLess(abs(a - b), tolerance * b)  # NaN is not less
+                            self.assertLess(abs(a - b), 1e-4 * b)  # NaN is not less
                 for run in self.folder.glob("*pu*"):
                     shutil.rmtree(run)
 
     def test_the_order_of_lanes_warps_blocks_and_streams_changes_no_bit(self):
-        for flags in (["--optimizer", "adamw", "--gelu-fusion", "--dtype", "bf16"],
+        for flags in (["--optimizer", "adamw", "--dtype", "bf16"],
                       ["--optimizer", "teon", "--dtype", "bf16"],
                       ["--optimizer", "adamw", "--matmul-dtype", "fp8", "--dtype", "bf16"]):
             self.train("first", *flags)

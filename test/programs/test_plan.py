@@ -147,5 +147,11 @@ class ExpectedTime(Case):
         of_block, _ = times(recompute="block", optimizer="muon")
         self.assertGreater(float(of_block["update"]), float(of_none["update"]))
         self.assertAlmostEqual(float(of_block["recomputation"]) / float(of_block["products"]), 1 / 3, delta=0.1)
+        # Rows of 1024 see 512 keys on average, with a window of 128 of them 120.
+        of_window, _ = times(recompute="none", optimizer="adamw", window=128)
+        self.assertEqual(of_window["products"], of_none["products"])
+        share = float(of_window["attention"]) / float(of_none["attention"])
+        self.assertTrue(120 / 512 < share < 1, share)
+        self.assertEqual(times(recompute="none", optimizer="adamw", window=1024)[0], of_none)
         _, text = times(dtype="float")
         self.assertIn("expected time of a step: known only for --dtype bf16 with flash attention", text)

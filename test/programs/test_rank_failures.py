@@ -23,7 +23,6 @@ class Failures(Ranks):
     def test_flags_of_one_rank_that_the_others_must_share_are_named(self):
         one = self.command("flags", steps=2)
         for command, says in (
-                (for_rank(1, 'exec "$@" --verify-data', one), "rank 1 has different --verify-data than rank 0"),
                 (for_rank(1, 'exec "$@" --seed 1', one), "rank 1 has different options or data than rank 0"),
                 (for_rank(1, 'exec "$@" --dtype bf16', for_rank(0, 'exec "$@" --dtype float', one)),
                  "--dtype bf16: rank 0 stores float; give all ranks the same")):

@@ -24,11 +24,6 @@ class SameResult(Ranks):
     def test_muon(self):
         self.same_on((2, 4), "--optimizer", "muon")
 
-    def test_soap(self):
-        """An eigenvector turns by rounding / the gap to the next eigenvalue: 3e-6 here in 12 steps. Steps along the
-        directions of rounding noise would show as 4e-4."""
-        self.same_on((2, 4), "--optimizer", "soap", "--soap-frequency", 10, steps=12, tolerance=1e-5)
-
     def test_teon_with_every_depth_and_mode(self):
         for k in (1, 2, 3):
             for mode in (1, 2):
@@ -38,13 +33,17 @@ class SameResult(Ranks):
     def test_the_other_optimizers(self):
         # Lion's steps are signs: different rounding on several ranks flips a few of them.
         for name, *flags in (["normuon"], ["lion", "--lr", "1e-5"],
-                             ["teon", "--neuron-norm", "--ortho-per-head", "--ns-aol"]):
+                             ["teon", "--neuron-norm", "--ortho-per-head"]):
             with self.subTest(optimizer=name):
                 self.same_on((2, 3), "--optimizer", name, *flags, steps=10)
 
     def test_state_of_any_shape_is_gathered_for_checkpoints(self):
-        """SOAP's state is larger than the parameters: ranks collect it in pieces."""
-        flags = ["--optimizer", "soap", "--soap-frequency", "4", "--checkpoint-every", "6", "--dtype", "float"]
+        """Of matrices and of their rows; AdamW's is larger than the parameters: ranks collect it in pieces."""
+        for optimizer in ("adamw", "normuon"):
+            with self.subTest(optimizer):
+                self.check_gathered("--optimizer", optimizer, "--checkpoint-every", "6", "--dtype", "float")
+
+    def check_gathered(self, *flags):
         state = "step_00000012/optimizer/state.safetensors"
         self.train(3, "whole", *flags, steps=12)
         for after in (3, 1):
@@ -54,8 +53,9 @@ class SameResult(Ranks):
             self.train(after, out, *flags, "--resume", steps=12)
             same = (self.folder / out / state).read_bytes() == (self.folder / "whole" / state).read_bytes()
             self.assertEqual(same, after == 3)
-            # Eigenvectors of zero eigenvalues are arbitrary and depend on the rounding of sums.
-            self.assert_close(self.losses(out), self.losses("whole"), 0 if after == 3 else 0.02)
+            self.assert_close(self.losses(out), self.losses("whole"), 0 if after == 3 else 1e-4)
+        for out in ("whole", "3", "1"):
+            shutil.rmtree(self.folder / out)
 
     def test_bf16_is_close(self):
         # Half the precision of bf16's 8 bits: gradients are summed in float in both cases, but weights are rounded.
@@ -135,7 +135,6 @@ class SameResult(Ranks):
         self.assertIn("step 10/10", (self.folder / "two" / "rank1.log").read_text())
         self.assertEqual(len((self.folder / "two" / "metrics.rank1.jsonl").read_text().splitlines()),
                          len(self.metrics("two")))
-
 
     def test_ranks_without_out_use_the_folder_that_rank_0_names(self):
         command = self.command("unused", steps=2)

@@ -74,8 +74,7 @@ def random_options(rng):
     k = rng.choice([1, 2, 3])
     return dict(lr=.05, weight_decay=.1, momentum=.9, nesterov=rng.random() < .5, ortho=ortho, k=k,
                 mode=rng.choice([1, 2, 3]) if k > 1 else 1, ns_form=rng.choice(["standard", "gram"]),
-                ns_aol=ortho != "svd" and rng.random() < .3, rms_match=rng.random() < .3,
-                normalize_slices=rng.random() < .3, neuron_norm=rng.random() < .4,
+                rms_match=rng.random() < .3, normalize_slices=rng.random() < .3, neuron_norm=rng.random() < .4,
                 cautious_weight_decay=rng.random() < .4, transposed=rng.random() < .3)
 
 

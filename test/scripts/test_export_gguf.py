@@ -117,6 +117,13 @@ class ExportTest(RunCase):
                     self.assertFalse((self.folder / "out").exists())
                 shutil.rmtree(self.folder / "out", ignore_errors=True)
 
+    def test_a_window_is_refused(self):
+        for name in ("mistral", "qwen3", "olmo3", "gpt2_window"):
+            with self.subTest(name):
+                (self.folder / "config.json").write_text(json.dumps({"model_type": name, "sliding_window": 64}))
+                self.assertIn("a window of 64 tokens, which llama.cpp",
+                              self.export(self.folder, expect=2).stderr)
+
     def test_wrong_usage_is_one_line(self):
         error = self.export(self.folder, expect=2).stderr
         self.assertIn("no config.json; give a checkpoint", error)

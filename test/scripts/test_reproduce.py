@@ -16,7 +16,7 @@ from testing import ROOT, Case, end_by_skipped_updates, missing, needs, temporar
 from experiments import Fault, paper, paper_figures, paper_runs, paper_tables, report, tables
 
 SCALES = """
-[tiny]
+[cpu]
 about = "seconds"
 seeds = 2
 headline_seeds = 2
@@ -26,7 +26,7 @@ source = ["none"]
 eval_every = 5
 eval_tokens = 256
 diagnose_every = 5
-[tiny.models.a]
+[cpu.models.a]
 model = "tiny"
 layers = 2
 channels = 32
@@ -60,7 +60,7 @@ class ReproduceTest(Case):
     @classmethod
     def setUpClass(cls):
         cls.folder = temporary_folder(cls.addClassCleanup)
-        other = SCALES.replace("[tiny", "[other").replace("models.a", "models.c")
+        other = SCALES.replace("[cpu", "[other").replace("models.a", "models.c")
         (cls.folder / "scales.toml").write_text(SCALES + other)
         (cls.folder / "elsewhere.toml").write_text(TABLE.format(order=3, flags="").replace('"a", "b"', '"c"'))
         (cls.folder / "one.toml").write_text(TABLE.format(order=1, flags=""))
@@ -77,7 +77,7 @@ class ReproduceTest(Case):
     def refused(self, *words, expect=2):
         return self.error_here("reproduce.py", *self.COMMON, *words, expect=expect)
 
-    def load(self, out=None, experiments=None, scale="tiny", results=""):
+    def load(self, out=None, experiments=None, scale="cpu", results=""):
         """Returns the Runs of a scale and the tables."""
         scale = paper.load_scales(experiments or self.folder)[scale]
         data = paper_runs.Data(scale, self.folder / "data")
@@ -86,7 +86,7 @@ class ReproduceTest(Case):
 
     @needs("numpy", "pyarrow", "tqdm", "matplotlib")
     def test_a_table_is_run_once_and_shown(self):
-        top = self.folder / "runs/tiny"
+        top = self.folder / "runs/cpu"
 
         def times():
             return {f: f.stat().st_mtime_ns for f in top.glob("a/*/metrics.jsonl")}
@@ -206,7 +206,7 @@ class ReproduceTest(Case):
                         + '{"cell":"a/')  # and is full again
         state, measured = run()
         self.assertEqual(state.failed, [])
-        shutil.rmtree(out / "tiny" / "a")  # later commands read only the results
+        shutil.rmtree(out / "cpu" / "a")  # later commands read only the results
         again, (table, *_) = self.load(out)
         for muon, teon in (measured, paper_tables.measure(table, again)):
             self.assertEqual((muon.rate, paper_tables.text_of_perplexity(muon.best)), (0.01, "9.03 ± 0.00"))
@@ -233,14 +233,14 @@ class ReproduceTest(Case):
         data(a).prepare("train_gpt2")
         data(a).prepare("train_gpt2")
         for other, key in ((data(b), "inputs"), (data(a, b), "val_tokens")):
-            with self.assertRaisesRegex(Fault, f"data/tiny-bytes: not the data of this command; .*{key}: "):
+            with self.assertRaisesRegex(Fault, f"data/cpu-bytes: not the data of this command; .*{key}: "):
                 other.prepare("train_gpt2")
         a.unlink()
         data(a).prepare("train_gpt2")  # it is still complete
 
     def test_validation_texts_get_the_tokenizer_of_the_training_texts(self):
         for name, tokenizer in (("gpt2", "gpt2"), ("llama2", "llama2"), ("bytes", "bytes"),
-                                ("train:300", "d/tiny-train300/tokenizer/tokenizer.json")):
+                                ("train:300", "d/cpu-train300/tokenizer/tokenizer.json")):
             scale = dataclasses.replace(self.load()[0].scale, vocabulary={"train_gpt2": name})
             with mock.patch("subprocess.run") as prepare:
                 prepare.return_value.returncode = 0
@@ -301,7 +301,7 @@ class ReproduceTest(Case):
         measured, _ = self.measure((2.0, 2.5), (1.9, 2.38))
         svd = dataclasses.replace(measured[0], row=dataclasses.replace(
             measured[0].row, name="SVD", flags={"optimizer": "muon", "ortho": "svd"}))
-        for axis in self.axes_of("training", [*measured, svd]):
+        for axis in self.axes_of("training", [svd, *measured]):  # not the first Muon, but the default orthogonalizer's
             self.assertEqual([line.get_label() for line in axis.lines], ["Muon", "Teon"])
         of = {line.get_label(): line for line in self.axes_of("validation", measured)[0].lines}
         self.assertEqual(set(of["Muon"].get_ydata()), {0})
@@ -348,10 +348,10 @@ class ReproduceTest(Case):
     def test_the_projects_tables_are_complete(self):
         folder = ROOT / "experiments"
         scales, all_tables = paper.load_scales(folder), paper.load_tables(folder)
-        self.assertEqual(set(scales), {"tiny", "cpu", "small", "full"})
+        self.assertEqual(set(scales), {"cpu", "small", "full"})
         for table in all_tables:
             at = {s.name: {m.name for m in table.models_at(s)} for s in scales.values() if table.models_at(s)}
-            self.assertIn(set(at), ({"tiny", "small", "full"}, {"cpu"}), table.id)
+            self.assertIn(set(at), ({"small", "full"}, {"cpu"}), table.id)
             self.assertEqual(set(table.models), set.union(*at.values()), table.id)
         # The programs have each flag.
         for program in {t.program for t in all_tables}:
@@ -365,7 +365,7 @@ class ReproduceTest(Case):
     def test_bad_calls_are_one_line(self):
         for words, part in ((["run"], "name a table"), (["table", "three"], "no such table"),
                             (["list", "--scale", "huge"], "--scale huge"),
-                            (["run", "elsewhere"], "at scale tiny; it has some at other"),
+                            (["run", "elsewhere"], "at scale cpu; it has some at other"),
                             (["all", "--estimate", "--tflops", "0"], "--tflops: '0' is not a number from"),
                             (["all", "--estimate", "--tflops", "nan"], "--tflops: 'nan' is not a number from")):
             self.assertIn(part, self.refused(*words))
@@ -373,27 +373,23 @@ class ReproduceTest(Case):
         bad = self.folder / "[bad]"
         bad.mkdir()
         (bad / "scales.toml").write_text(SCALES)
-        self.assertIn("[bad]: no table has a model at scale tiny",
+        self.assertIn("[bad]: no table has a model at scale cpu",
                       self.refused("list", "--experiments", bad))
         (bad / "one.toml").write_text(TABLE.format(order=1, flags="").replace("claim", "clam"))
         self.assertIn("clam: not known; claim: missing",
                       self.refused("list", "--experiments", bad))
 
     @needs("matplotlib")
-    def test_training_is_compared_with_the_muon_of_the_default_orthogonalizer(self):
-        done = self.run_here("reproduce.py", "figure", "gpt", "training", "--results",
-                               ROOT / "experiments/tiny_results.jsonl", "--out", self.folder)  # the first Muon is You's
-        self.assertEqual(done.stdout, f"{self.folder}/tiny/figures/gpt-training.png\n")
+    def test_a_figure_is_drawn_from_records(self):
+        done = self.run_here("reproduce.py", "figure", "gpt_controls", "training", "--results",
+                             ROOT / "experiments/cpu_results.jsonl", "--out", self.folder)
+        self.assertEqual(done.stdout, f"{self.folder}/cpu/figures/gpt_controls-training.png\n")
 
     def test_the_documented_results_are_those_of_the_result_files(self):
         page = (ROOT / "docs/REPRODUCTION.md").read_text()
-        for name in ("tiny", "cpu"):
-            state, all_tables = self.load(self.folder, ROOT / "experiments", name,
-                                          ROOT / f"experiments/{name}_results.jsonl")
-            for table in (table for table in all_tables if table.models_at(state.scale)):
-                measured = paper_tables.measure(table, state)
-                lines = ([" | ".join(line) for line in paper_tables.verdict(measured)] if name == "tiny" else
-                         paper_tables.render(measured, state).splitlines()
-                         + tables.as_markdown(*report.alignment(measured)).splitlines()[2:])
-                for line in lines:
-                    self.assertIn(line, page, table.id)
+        state, all_tables = self.load(self.folder, ROOT / "experiments", results=ROOT / "experiments/cpu_results.jsonl")
+        for table in (table for table in all_tables if table.models_at(state.scale)):
+            measured = paper_tables.measure(table, state)
+            for line in (paper_tables.render(measured, state).splitlines()
+                         + tables.as_markdown(*report.alignment(measured)).splitlines()[2:]):
+                self.assertIn(line, page, table.id)

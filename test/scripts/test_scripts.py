@@ -8,15 +8,16 @@ import re
 import sys
 
 import ptxas_report
-from testing import ROOT, SCRIPTS, Case, write_files, write_program, write_run
+from testing import ROOT, SCRIPTS, Case, script_path, write_files, write_program, write_run
 
 
 class ScriptsTest(Case):
     def setUp(self):
         super().setUp()
         write_files(self.folder / "scripts", {
-            "use_venv.py": (SCRIPTS / "use_venv.py").read_text(),
-            "script.py": "if __name__ == '__main__':\n    import use_venv\nimport sys\nprint('here', *sys.argv[1:])\n"})
+            "common/use_venv.py": (SCRIPTS / "common" / "use_venv.py").read_text(),
+            "script.py": "if __name__ == '__main__':\n    from common import use_venv\n"
+                         "import sys\nprint('here', *sys.argv[1:])\n"})
         self.script = self.folder / "scripts" / "script.py"
         self.python = self.folder / ".venv" / "bin" / "python"
 
@@ -42,7 +43,7 @@ class ScriptsTest(Case):
         self.assertEqual(self.run_python("-c", program), "here\n")
 
     def test_scripts_can_be_called_by_their_names(self):
-        for script in (ROOT / "scripts").glob("*.py"):
+        for script in [*SCRIPTS.glob("*.py"), *(ROOT / "dev").glob("*.py")]:
             if script.read_text().startswith("#!"):
                 self.assertTrue(os.access(script, os.X_OK), script.name)
 
@@ -50,7 +51,7 @@ class ScriptsTest(Case):
         for module in ("torch", "transformers"):
             (self.folder / f"{module}.py").write_text(f'raise ImportError("No module named {module}")')
         for script in ("bench_torch.py", "teon_torch_example.py"):
-            self.assertRegex(self.error_of(sys.executable, SCRIPTS / script, "README.md", PYTHONPATH=self.folder,
+            self.assertRegex(self.error_of(sys.executable, script_path(script), "README.md", PYTHONPATH=self.folder,
                                            expect=1), f"^{script}: error: .*pip install torch")
 
     def test_watch_guesses_the_newest_run_of_a_folder(self):

@@ -21,18 +21,16 @@ NO_NUMBERS = ("nan", "inf", "-inf", "1e999", "٣", "1_0", " 1", "", "1e", MANY_D
 NO_WHOLE_NUMBERS = (*NO_NUMBERS, MANY_DIGITS, "1.9", "1e3", "-1")
 
 
-BENCH = testing.ROOT / "bench"
-
-
 def benchmarks():
-    return sorted(path for path in BENCH.glob("*.py") if path.name not in ("begin.py", "starts.py"))
+    """Returns what developers start, in bench/ and dev/."""
+    return sorted(path for folder in ("bench", "dev") for path in (testing.ROOT / folder).glob("*.py")
+                  if path.name not in ("begin.py", "starts.py"))
 
 
 def programs():
     """Returns the scripts that people start, by their path below scripts/."""
     return sorted(str(path.relative_to(SCRIPTS)) for path in [*SCRIPTS.glob("*.py"), *SCRIPTS.glob("launch/*.py")]
-                  if re.search(r"^    sys\.exit\(|^        sys\.exit\(startup", path.read_text(), re.MULTILINE)
-                  and path.name not in ("use_venv.py", "startup.py", "arguments.py"))
+                  if re.search(r"^    sys\.exit\(|^        sys\.exit\(startup", path.read_text(), re.MULTILINE))
 
 
 class StartupTest(Case):
@@ -42,7 +40,7 @@ class StartupTest(Case):
             with self.subTest(name):
                 text = (SCRIPTS / name).read_text()
                 code = re.sub(r'^#!.*\n|^"""(.|\n)*?"""\n', "", re.sub(r"^#!.*\n", "", text)).lstrip()
-                self.assertTrue(code.startswith('if __name__ == "__main__":\n    import '), code[:200])
+                self.assertRegex(code, r'^if __name__ == "__main__":\n    (from common )?import ')
                 first = code[:code.index("startup.begin()")]
                 self.assertLessEqual({*re.findall(r"import (\w+)", first)}, {"os", "sys", "startup"})
                 self.assertTrue("exit_code(" in text, "does not end with startup.exit_code()")
@@ -58,12 +56,14 @@ class StartupTest(Case):
                 code = re.sub(r'^#!.*\n"""(.|\n)*?"""\n', "", path.read_text()).lstrip()
                 self.assertTrue(code.startswith('if __name__ == "__main__":\n    from begin import startup\n'))
                 self.assertRegex(code, r"    sys\.exit\(startup\.exit_code\(main[,)]")
-                result = self.call(sys.executable, path, expect=-signal.SIGINT, PYTHONPATH=modules)
-                self.assertEqual(result.stderr, f"{path.name}: stopped\n")
+                if re.search(r"^import argparse", path.read_text(), re.MULTILINE):
+                    result = self.call(sys.executable, path, expect=-signal.SIGINT, PYTHONPATH=modules, TEON_VENV=1)
+                    self.assertEqual(result.stderr, f"{path.name}: stopped\n")
                 result = self.call(sys.executable, path, "--no-such-flag", expect=None)
                 self.assertNotIn("Traceback", result.stderr)
         for counts in (self.folder / "none", not_json):
-            self.assertIn("error: ", self.error_of(sys.executable, BENCH / "memory_accesses.py", counts, expect=1))
+            self.assertIn("error: ", self.error_of(sys.executable, testing.ROOT / "bench" / "memory_accesses.py",
+                                                   counts, expect=1))
 
     def interrupt(self, name, delay, *words):
         """Starts a script and interrupts it after `delay` seconds. Returns (exit status, standard error)."""
@@ -77,10 +77,10 @@ class StartupTest(Case):
 
     def is_before_the_guard(self, name, errors):
         """Returns whether a traceback comes from Python's own start or from the first lines of the script and of
-        startup.py, which nothing can guard: a few milliseconds."""
+        of scripts/common/, which nothing can guard: a few milliseconds."""
         guard = (SCRIPTS / name).read_text().split("startup.begin()")[0].count("\n") + 1
         frames = re.findall(rf'File "{re.escape(str(SCRIPTS))}/([^"]+)", line (\d+), in (\S+)', errors)
-        return all(place == "<module>" and (file == "startup.py" or file == name and int(line) < guard)
+        return all(place == "<module>" and (file.startswith("common/") or file == name and int(line) < guard)
                    for file, line, place in frames)
 
     def check_interrupt(self, name, delay, *words):  # for the soak
@@ -98,7 +98,7 @@ class StartupTest(Case):
         for name in ("json", "numpy", "statistics", "tempfile"):
             (modules / f"{name}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
         for name in programs():
-            if name in ("bench_torch.py", "run_tests.py") or missing("numpy") and name == "hellaswag.py":
+            if missing("numpy") and name == "hellaswag.py":
                 continue
             with self.subTest(name):
                 result = self.run_script(name, expect=None, PYTHONPATH=modules, TEON_VENV=1)
@@ -123,7 +123,8 @@ class StartupTest(Case):
         for script, words, whole in self.numbers():
             for text in NO_WHOLE_NUMBERS if whole else NO_NUMBERS:
                 with self.subTest(script, flag=words[-1], text=text[:20]):
-                    error = self.error_of(sys.executable, SCRIPTS / script, *words[:-1], f"{words[-1]}={text}")
+                    error = self.error_of(sys.executable, testing.script_path(script), *words[:-1],
+                                          f"{words[-1]}={text}")
                     self.assertIn(words[-1], error)
                     self.assertLess(len(error), 400)
         for text in ("-1", "1e300", "0"):
@@ -211,8 +212,8 @@ class StartupTest(Case):
 
     def test_every_script_writes_through_the_shared_functions(self):
         """os.replace and open(..., "w") of a file that a user names appear nowhere else."""
-        own = {"written_files.py", "teon_data/files.py", "run_tests.py", "teon_data/tokenizer_folder.py",
-               "teon_data/shards.py", "teon_data/progress.py", "startup.py"}
+        own = {"common/written_files.py", "teon_data/files.py", "teon_data/tokenizer_folder.py",
+               "teon_data/shards.py", "teon_data/progress.py", "common/startup.py"}
         for path in SCRIPTS.rglob("*.py"):
             name = path.relative_to(SCRIPTS).as_posix()
             if name not in own:

@@ -133,7 +133,8 @@ class TorchTestsTest(Case):
         (here / "test").mkdir(parents=True)
         shutil.copy(ROOT / "test/torch_tests.sh", here / "test")
         (here / "test/scripts").symlink_to(ROOT / "test/scripts")
-        (here / "scripts").symlink_to(ROOT / "scripts")
+        for name in ("scripts", "dev"):
+            (here / name).symlink_to(ROOT / name)
 
     def run_tests(self, **environment):
         script = self.folder / "checkout/test/torch_tests.sh"
@@ -149,9 +150,9 @@ class TorchTestsTest(Case):
         write_program(python, "#!/bin/sh\necho $TEON_VENV $*\n")
         version = self.call("python3", "--version").stdout
         (self.folder / "cache/made").write_text(
-            version + "".join((ROOT / "scripts" / name).read_text()
-                              for name in ("requirements.txt", "requirements-dev.txt",
-                                           "requirements-torchtitan.txt")))
+            version + "".join((ROOT / name).read_text()
+                              for name in ("scripts/requirements.txt", "dev/requirements-dev.txt",
+                                           "dev/requirements-torchtitan.txt")))
         ran = self.run_tests(PIP_NO_INDEX=1).split()
         # With TEON_VENV the tests do not restart with the Python of .venv, which has no torch.
         self.assertEqual(ran[:2], [str(self.folder / "cache/venv"), "dev/run_tests.py"])

@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import testing
@@ -161,11 +162,22 @@ class TestBadTexts(PrepareCase):
 
     @needs("tiktoken", data=[BPE])
     def test_a_text_on_which_the_library_fails_is_cut_between_lines_or_left_out_by_name(self):
-        from teon_data import batches
-        source = self.rows("one", "two", " " * 1_000_000 + "a", "three")
-        _, notes = self.prepare(source, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
-        self.assertIn("a.jsonl: left out text 3 of a unit, '     ", notes)
-        self.assertIn("the tokenizer fails on it", notes)
+        from teon_data import batches, tokenizer
+        encode = tokenizer.Gpt2.encode
+
+        class Panic(BaseException):
+            """As the libraries raise it: no Exception."""
+
+        def failing(gpt2, texts):
+            if any("four" in text for text in texts):
+                raise Panic("of the library")
+            return encode(gpt2, texts)
+
+        source = self.rows("one", "two", "and four", "three")
+        with mock.patch.object(tokenizer.Gpt2, "encode", failing):
+            _, notes = self.prepare(source, "--bpe-dir", BPE, "--out", self.path("out"), "--workers", 1)
+        self.assertIn("a.jsonl: left out text 3 of a unit, 'and four'", notes)
+        self.assertIn("the tokenizer fails on it (of the library)", notes)
         self.assertEqual(self.manifest("out")["bad_rows"]["not tokenized"], 1)
         self.assertEqual(split_documents(stream(self.path("out")), 50256), [[505], [11545], [15542]])
 

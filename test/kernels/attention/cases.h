@@ -20,7 +20,7 @@ inline std::string describe(const AttentionShape& s) {
 template <typename T>
 struct AttentionInputs {
     std::vector<T> qkv, dout;
-    std::vector<int> doc_start;                                  // empty: one document per sequence
+    std::vector<int> first_key;                                  // empty: one document per sequence
     std::function<double(int, int, int, int)> factor = nullptr;  // attention_oracle's; empty: no dropout
 };
 
@@ -60,7 +60,7 @@ struct AttentionResult {
 
 template <typename T>
 AttentionOracle<Tracked> oracle(const AttentionShape& s, const AttentionInputs<T>& in) {
-    return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.doc_start, s, in.factor);
+    return attention_oracle(widen<Tracked>(in.qkv), widen<Tracked>(in.dout), in.first_key, s, in.factor);
 }
 
 // Rounding errors per term, in float: up to 4 in exp_fast, the others in the partial sums of a dot product.
@@ -86,7 +86,7 @@ inline AttentionOracle<double> naive_bf16(const AttentionShape& s, const Attenti
                 return rounded(sum);
             };
             for (int t = 0; t < s.T; ++t) {
-                const int first = in.doc_start.empty() ? 0 : in.doc_start[b * s.T + t];
+                const int first = in.first_key.empty() ? 0 : in.first_key[b * s.T + t];
                 const int64_t y = ((int64_t{b} * s.T + t) * s.NH + h) * s.HS;
                 const int64_t q = row(t, h);
                 auto key = [&](int u) { return row(u, s.NH + h / group); };
@@ -200,7 +200,7 @@ AttentionResult<T> documents_one_at_a_time(const AttentionShape& s, const Attent
     return all;
 }
 
-// doc_start for documents that begin at `begins` in every sequence.
+// first_key for documents that begin at `begins` in every sequence.
 inline std::vector<int> documents_at(const std::vector<int>& begins, int B, int T) {
     std::vector<int> start;
     for (int b = 0; b < B; ++b) {
@@ -213,10 +213,21 @@ inline std::vector<int> documents_at(const std::vector<int>& begins, int B, int 
     return start;
 }
 
+// First keys of rows that see `window` keys, their own included, but none before documents[b * T + t] (or empty: 0).
+inline std::vector<int> windowed(const std::vector<int>& documents, int B, int T, int window) {
+    std::vector<int> first_key;
+    for (int i = 0; i < B * T; ++i)
+        first_key.push_back(std::max(documents.empty() ? 0 : documents[i], i % T - window + 1));
+    return first_key;
+}
+
+// The windows of the tests: around the sizes of vectors, warps and tiles, and all keys.
+inline std::vector<int> test_windows(int T) { return {1, 2, 31, 32, 33, 64, T, T + 5}; }
+
 // A row that sees only itself copies its value and has zero gradients of query and key.
 template <typename T, typename Run>
 void row_alone_copies_its_value(const AttentionShape& s, AttentionInputs<T> in, Run run) {
-    for (int i = 0; i < s.B * s.T; ++i) in.doc_start.push_back(i % s.T);
+    for (int i = 0; i < s.B * s.T; ++i) in.first_key.push_back(i % s.T);
     const AttentionResult<T> r = run(s, in);
     const int64_t C = s.NH * s.HS;
     REQUIRE(same_bits(r.out, columns(in.qkv, s.qkv_width(), 2 * C, 3 * C)));
@@ -252,6 +263,29 @@ void nan_reaches_what_sees_it(const AttentionShape& s, AttentionInputs<T> in, in
         REQUIRE(std::isnan(r.lse[t]) == (t >= place));
         REQUIRE(std::isnan(static_cast<float>(r.out[t * s.HS])) == (t >= place));
     }
+}
+
+// Rows do not read tiles of keys, nor keys tiles of rows, that a window hides: NaNs in the first and in the last rows
+// reach neither results nor gradients of the rows between, not even multiplied by probabilities of 0.
+template <typename T, typename Run>
+void hidden_tiles_are_not_read(int HS, Run run) {
+    const AttentionShape s{1, 1024, 2, 1, HS};
+    AttentionInputs<T> in = random_inputs<T>(s, 90);
+    in.first_key = windowed({}, s.B, s.T, 64);
+    const int64_t C = int64_t{s.NH} * s.HS;
+    for (int t = 0; t < s.T; ++t) {
+        if (t >= 128 && t < s.T - 128) continue;
+        std::fill_n(in.qkv.begin() + t * s.qkv_width(), s.qkv_width(), T(std::numeric_limits<float>::quiet_NaN()));
+        std::fill_n(in.dout.begin() + t * C, C, T(std::numeric_limits<float>::quiet_NaN()));
+    }
+    const AttentionResult<T> r = run(s, in);
+    const auto finite = [](const std::vector<T>& x, int64_t begin, int64_t end) {
+        return std::all_of(x.begin() + begin, x.begin() + end,
+                           [](T v) { return std::isfinite(static_cast<float>(v)); });
+    };
+    REQUIRE(finite(r.out, 512 * C, 640 * C));
+    REQUIRE(finite(r.dqkv, 512 * s.qkv_width(), 640 * s.qkv_width()));
+    REQUIRE(!finite(r.out, 0, C));
 }
 
 }  // namespace teon::test

@@ -47,16 +47,16 @@ AttentionResult<T> run_with(const AttentionShape& s, const AttentionInputs<T>& i
     Guarded<T> out(std::ssize(in.dout), stream);
     Guarded<T> dqkv(std::ssize(in.qkv), stream);
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
-    Guarded<int> doc_start(in.doc_start, stream);
-    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    Guarded<int> first_keys(in.first_key, stream);
+    const int* first_key = in.first_key.empty() ? nullptr : first_keys.data();
     Guarded<int64_t> first_sample(std::vector<int64_t>{kFirstSample}, stream);
     mask.first_sample = first_sample.data();
     const auto bytes = static_cast<int64_t>(Attention<T>::scratch_bytes(planned.value_or(s)));
     Guarded<std::byte> forward_scratch(bytes, stream);
     Guarded<std::byte> backward_scratch(bytes, stream);
-    Attention<T>::forward_of(out.data(), lse.data(), forward_scratch.data(), qkv.data(), documents, s, context, mask);
+    Attention<T>::forward_of(out.data(), lse.data(), forward_scratch.data(), qkv.data(), first_key, s, context, mask);
     Attention<T>::backward_of(dqkv.data(), backward_scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(),
-                              documents, s, context, mask);
+                              first_key, s, context, mask);
     forward_scratch.get();
     backward_scratch.get();  // check the canaries
     return {out.get(), lse.get(), dqkv.get()};
@@ -108,7 +108,7 @@ template <typename T>
 void same_bits_everywhere(const AttentionShape& s) {
     INFO(describe(s));
     AttentionInputs<T> in = random_inputs<T>(s, 40);
-    in.doc_start = random_documents(s.B, s.T, 41);
+    in.first_key = random_documents(s.B, s.T, 41);
     auto bytes = [&] {
         const AttentionResult<T> r = run(s, in);
         return bytes_of(r.out, r.lse) + bytes_of(r.dqkv);
@@ -121,7 +121,7 @@ void same_bits_everywhere(const AttentionShape& s) {
 TEST_CASE("kernels/attention/attention: float agrees with the oracle for all shapes, with and without documents") {
     for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
         AttentionInputs<float> in = random_inputs<float>(s, seed);
-        if (documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        if (documents) in.first_key = random_documents(s.B, s.T, seed + 2);
         agrees_with_oracle(s, in);
     });
 }
@@ -130,7 +130,7 @@ TEST_CASE(
     "kernels/attention/attention: bf16 errs at most twice as much as the naive computation, three times in gradients") {
     for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
         AttentionInputs<bf16> in = random_inputs<bf16>(s, seed);
-        if (!documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        if (!documents) in.first_key = random_documents(s.B, s.T, seed + 2);
         close_to_naive_bf16(s, in);
     });
 }
@@ -155,11 +155,11 @@ TEST_CASE(
     AttentionInputs<double> in = random_inputs<double>(s, 1);
     for (const bool drops : {false, true}) {
         if (drops) drop(in, s, kMask);
-        in.doc_start = drops ? std::vector<int>{} : std::vector<int>{0, 0, 0, 3, 3, 0, 1, 1, 1, 1};
+        in.first_key = drops ? std::vector<int>{} : std::vector<int>{0, 0, 0, 3, 3, 0, 1, 1, 1, 1};
         const auto value = [&](const std::vector<double>& x) {
-            return dot(attention_oracle(x, {}, in.doc_start, s, in.factor).out, in.dout);
+            return dot(attention_oracle(x, {}, in.first_key, s, in.factor).out, in.dout);
         };
-        const auto gradient = attention_oracle(in.qkv, in.dout, in.doc_start, s, in.factor).dqkv;
+        const auto gradient = attention_oracle(in.qkv, in.dout, in.first_key, s, in.factor).dqkv;
         REQUIRE(gradient_error(value, in.qkv, gradient) < 2e-8);  // third derivatives of order 10, times 1 / (1 - p)^2
     }
 }
@@ -170,7 +170,7 @@ TEST_CASE(
     for_shapes([](const AttentionShape& s, bool documents, uint64_t seed) {
         INFO(describe(s));
         AttentionInputs<float> in = random_inputs<float>(s, seed);
-        if (documents) in.doc_start = random_documents(s.B, s.T, seed + 2);
+        if (documents) in.first_key = random_documents(s.B, s.T, seed + 2);
         drop(in, s, kMask);
         agrees_with_oracle(s, in, run_masked(s, in, kMask));
 
@@ -179,7 +179,7 @@ TEST_CASE(
         // query and key are exactly 0.
         if (s.T == 1 || s.HS < 32) return;
         AttentionInputs<bf16> narrow = random_inputs<bf16>(s, seed);
-        narrow.doc_start = in.doc_start;
+        narrow.first_key = in.first_key;
         drop(narrow, s, kMask);
         close_to_naive_bf16(s, narrow, run_masked(s, narrow, kMask));
     });
@@ -190,7 +190,7 @@ TEST_CASE("kernels/attention/attention: blocks of rows, which GPUs use, agree wi
         const DropoutMask mask = seed % 3 == 0 ? kMask : DropoutMask{};
         AttentionInputs<float> in = random_inputs<float>(s, seed);
         AttentionInputs<bf16> narrow = random_inputs<bf16>(s, seed);
-        if (documents) in.doc_start = narrow.doc_start = random_documents(s.B, s.T, seed + 2);
+        if (documents) in.first_key = narrow.first_key = random_documents(s.B, s.T, seed + 2);
         if (mask.p > 0) drop(in, s, mask);
         agrees_with_oracle(s, in, run_with<RowsAttention>(s, in, mask));
         if (mask.p == 0) close_to_naive_bf16(s, narrow, run_with<RowsAttention>(s, narrow));
@@ -203,11 +203,52 @@ TEST_CASE("kernels/attention/attention: long sequences of several heads and docu
     AttentionInputs<float> in = random_inputs<float>(s, 25);
     AttentionInputs<bf16> narrow = random_inputs<bf16>(s, 26);
     agrees_with_oracle(s, in);
-    for (int t = 0; t < s.B * s.T; ++t) in.doc_start.push_back(t % s.T / 290 * 290);
-    narrow.doc_start = in.doc_start;
+    for (int t = 0; t < s.B * s.T; ++t) in.first_key.push_back(t % s.T / 290 * 290);
+    narrow.first_key = in.first_key;
     close_to_naive_bf16(s, narrow);
     drop(in, s, kMask);
     agrees_with_oracle(s, in, run_masked(s, in, kMask));
+}
+
+// The implementations of this device and of GPUs. Every second window has documents, every third dropout.
+TEST_CASE(
+    "kernels/attention/attention: with a window, float agrees with the oracle and bf16 with the naive computation") {
+    const AttentionShape s{2, 97, 4, 2, 32};
+    uint64_t turn = 0;
+    for (const int window : test_windows(s.T)) {
+        INFO("window " << window);
+        AttentionInputs<float> in = random_inputs<float>(s, 100 + turn);
+        AttentionInputs<bf16> narrow = random_inputs<bf16>(s, 200 + turn);
+        const std::vector<int> documents = turn % 2 == 1 ? random_documents(s.B, s.T, turn) : std::vector<int>();
+        in.first_key = narrow.first_key = windowed(documents, s.B, s.T, window);
+        const DropoutMask mask = turn % 3 == 2 ? kMask : DropoutMask{};
+        if (mask.p > 0) drop(in, s, mask);
+        if (mask.p > 0) drop(narrow, s, mask);
+        agrees_with_oracle(s, in, run_masked(s, in, mask));
+        agrees_with_oracle(s, in, run_with<RowsAttention>(s, in, mask));
+        // With a window of 1 the naive gradients of query and key are exactly 0, those by D = rowsum(dO * O) are not.
+        if (window > 1) close_to_naive_bf16(s, narrow, run_masked(s, narrow, mask));
+        if (window > 1) close_to_naive_bf16(s, narrow, run_with<RowsAttention>(s, narrow, mask));
+        ++turn;
+    }
+}
+
+TEST_CASE("kernels/attention/attention: a long sequence with a window agrees with the oracle") {
+    const AttentionShape s{1, 700, 2, 1, 24};
+    AttentionInputs<float> in = random_inputs<float>(s, 27);
+    AttentionInputs<bf16> narrow = random_inputs<bf16>(s, 28);
+    for (const int window : {64, 300}) {
+        in.first_key = windowed(documents_at({0, 290}, s.B, s.T), s.B, s.T, window);
+        narrow.first_key = in.first_key;
+        agrees_with_oracle(s, in);
+        close_to_naive_bf16(s, narrow);
+    }
+}
+
+TEST_CASE("kernels/attention/attention: on a CPU, tiles that a window hides are not read") {
+    if (kGpu) SKIP_TEST("blocks of rows multiply all keys before them");
+    hidden_tiles_are_not_read<float>(32, &run<float>);
+    hidden_tiles_are_not_read<bf16>(32, &run<bf16>);
 }
 
 TEST_CASE("kernels/attention/attention: a mask without the batch's samples is refused") {
@@ -244,7 +285,7 @@ TEST_CASE("kernels/attention/attention: documents in one sequence equal the docu
     const std::vector<int> begins = {0, 1, 40, 64, 200};
     AttentionInputs<float> in = random_inputs<float>(s, 60);
     const AttentionResult<float> expected = documents_one_at_a_time(s, in, begins, &run<float>);
-    in.doc_start = documents_at(begins, 1, s.T);
+    in.first_key = documents_at(begins, 1, s.T);
     const AttentionResult<float> actual = run(s, in);
     const AttentionOracle<Tracked> magnitudes = oracle(s, in);
     auto close = [](const std::vector<float>& a, const std::vector<float>& b, const std::vector<Tracked>& scale) {
@@ -340,7 +381,7 @@ TEST_CASE("kernels/attention/attention: a sequence's results do not depend on th
     auto check = [&]<typename E>(E, const AttentionShape& s) {
         AttentionInputs<E> in = random_inputs<E>(s, 1);
         for (int b = 0; b < B; ++b)  // sequence b has documents of 20 + b tokens
-            for (int t = 0; t < s.T; ++t) in.doc_start.push_back(t / (20 + b) * (20 + b));
+            for (int t = 0; t < s.T; ++t) in.first_key.push_back(t / (20 + b) * (20 + b));
         const AttentionResult<E> all = run(s, in);
         AttentionShape few = s;
         few.B = 4;
@@ -348,7 +389,7 @@ TEST_CASE("kernels/attention/attention: a sequence's results do not depend on th
             const int64_t begin = b * s.T;
             const int64_t end = begin + 4 * s.T;
             AttentionInputs<E> part = part_of(s, in, begin, end);
-            part.doc_start.assign(in.doc_start.begin() + begin, in.doc_start.begin() + end);
+            part.first_key.assign(in.first_key.begin() + begin, in.first_key.begin() + end);
             const AttentionResult<E> r = run(few, part);
             const int64_t C = int64_t{s.NH} * s.HS;
             REQUIRE(same_bits(r.out, {all.out.begin() + begin * C, all.out.begin() + end * C}));

@@ -24,12 +24,12 @@ AttentionResult<bf16> run_flash(const AttentionShape& s, const AttentionInputs<b
     Guarded<bf16> dqkv(std::ssize(in.qkv), stream);
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
     Guarded<float> bias(dbias ? *dbias : std::vector<float>(), stream);
-    Guarded<int> doc_start(in.doc_start, stream);
-    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
+    Guarded<int> first_keys(in.first_key, stream);
+    const int* first_key = in.first_key.empty() ? nullptr : first_keys.data();
     const size_t bytes = flash_attention_scratch_bytes(s, dbias != nullptr);
     Guarded<std::byte> scratch(static_cast<int64_t>(bytes), stream);
-    flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
-    flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), documents, s,
+    flash_attention_forward(out.data(), lse.data(), qkv.data(), first_key, s, stream);
+    flash_attention_backward(dqkv.data(), scratch.data(), dout.data(), qkv.data(), out.data(), lse.data(), first_key, s,
                              stream, dbias ? bias.data() : nullptr, accumulate);
     scratch.get();  // checks the canaries
     if (dbias) *dbias = bias.get();
@@ -42,9 +42,9 @@ AttentionResult<bf16> run_forward(const AttentionShape& s, const AttentionInputs
     Guarded<bf16> qkv(in.qkv, stream);
     Guarded<bf16> out(std::ssize(in.dout), stream);
     Guarded<float> lse(int64_t{s.B} * s.NH * s.T, stream);
-    Guarded<int> doc_start(in.doc_start, stream);
-    const int* documents = in.doc_start.empty() ? nullptr : doc_start.data();
-    flash_attention_forward(out.data(), lse.data(), qkv.data(), documents, s, stream);
+    Guarded<int> first_keys(in.first_key, stream);
+    const int* first_key = in.first_key.empty() ? nullptr : first_keys.data();
+    flash_attention_forward(out.data(), lse.data(), qkv.data(), first_key, s, stream);
     return {out.get(), lse.get(), {}};
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("kernels/attention/flash: errs at most twice as much as the naive comp
             for (auto [NH, NKV] : kHeads) {
                 const AttentionShape s{T < 64 ? 2 : 1, T, NH, NKV, HS};
                 AttentionInputs<bf16> in = random_inputs<bf16>(s, 10 * turn);
-                if (turn % 4 == 1) in.doc_start = random_documents(s.B, s.T, 10 * turn + 2);
+                if (turn % 4 == 1) in.first_key = random_documents(s.B, s.T, 10 * turn + 2);
                 agrees_with_oracle(s, in);
                 ++turn;
             }
@@ -145,13 +145,13 @@ TEST_CASE("kernels/attention/flash: blocks that walk over several tiles of queri
     for (const Row& row : {Row{700, 64, 2, {130, 250, 400, 640}}, {300, 128, 1, {}}}) {
         const AttentionShape one{1, row.T, 4, 2, row.HS};
         AttentionInputs<bf16> in = random_inputs<bf16>(one, 430 + row.T);
-        if (!row.documents.empty()) in.doc_start = documents_at(row.documents, 1, row.T);
+        if (!row.documents.empty()) in.first_key = documents_at(row.documents, 1, row.T);
         AttentionShape many = one;
         many.B = 2 * multiprocessors / row.blocks / one.NH + 1;
         INFO(describe(many));
         const AttentionResult<bf16> expected = run_forward(one, in);
         const AttentionResult<bf16> all =
-            run_forward(many, {repeat(in.qkv, many.B), repeat(in.dout, many.B), repeat(in.doc_start, many.B)});
+            run_forward(many, {repeat(in.qkv, many.B), repeat(in.dout, many.B), repeat(in.first_key, many.B)});
         REQUIRE(same_bits(all.out, repeat(expected.out, many.B)));
         REQUIRE(same_bits(all.lse, repeat(expected.lse, many.B)));
     }
@@ -161,13 +161,33 @@ TEST_CASE("kernels/attention/flash: documents that fill tiles, end inside tiles,
     for (const std::vector<int>& begins : {std::vector<int>{64, 128, 192, 256}, {1, 2, 30, 31, 32, 33, 200}, {299}}) {
         const AttentionShape s{2, 300, 2, 1, 64};
         AttentionInputs<bf16> in = random_inputs<bf16>(s, 320);
-        in.doc_start = documents_at(begins, s.B, s.T);
+        in.first_key = documents_at(begins, s.B, s.T);
         agrees_with_oracle(s, in);
     }
     const AttentionShape s{1, 200, 2, 2, 128};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 330);
-    in.doc_start = random_documents(s.B, s.T, 331);
+    in.first_key = random_documents(s.B, s.T, 331);
     agrees_with_oracle(s, in);
+}
+
+// A window, T or both end inside tiles. Every second window has documents. T is that of three tiles of 128 rows.
+TEST_CASE("kernels/attention/flash: with a window, it errs as little as without") {
+    uint64_t turn = 0;
+    for (const int HS : {64, 128})
+        for (const int window : test_windows(300)) {
+            if (window == 1) continue;  // the test of a row that sees only itself
+            INFO("window " << window);
+            const AttentionShape s{1, 300, 2, 1, HS};
+            AttentionInputs<bf16> in = random_inputs<bf16>(s, 700 + 10 * turn);
+            const std::vector<int> documents =
+                turn++ % 2 == 1 ? documents_at({40, 128, 230}, s.B, s.T) : std::vector<int>();
+            in.first_key = windowed(documents, s.B, s.T, window);
+            agrees_with_oracle(s, in);
+        }
+}
+
+TEST_CASE("kernels/attention/flash: tiles that a window hides are not read") {
+    for (const int HS : {64, 128}) hidden_tiles_are_not_read<bf16>(HS, run);
 }
 
 TEST_CASE("kernels/attention/flash: scores far beyond the range of exp, growing and shrinking along the keys") {
@@ -196,8 +216,8 @@ TEST_CASE(
 TEST_CASE("kernels/attention/flash: a row that sees no key is 0 and has zero gradients") {
     const AttentionShape s{1, 40, 1, 1, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 370);
-    in.doc_start = documents_at({}, s.B, s.T);
-    in.doc_start.back() = s.T;
+    in.first_key = documents_at({}, s.B, s.T);
+    in.first_key.back() = s.T;
     const AttentionResult<bf16> r = run_flash(s, in);
     for (int c = 0; c < s.HS; ++c) {
         REQUIRE(static_cast<float>(r.out[(s.T - 1) * s.HS + c]) == 0.0f);
@@ -212,7 +232,7 @@ TEST_CASE("kernels/attention/flash: documents at tile boundaries equal the docum
     const AttentionShape s{1, 300, 2, 1, 64};
     AttentionInputs<bf16> in = random_inputs<bf16>(s, 380);
     const AttentionResult<bf16> parts = documents_one_at_a_time(s, in, {0, 128}, run);
-    in.doc_start = documents_at({128}, 1, s.T);
+    in.first_key = documents_at({128}, 1, s.T);
     const AttentionResult<bf16> whole = run(s, in);
     REQUIRE(same_bits(whole.out, parts.out));
     REQUIRE(same_bits(whole.dqkv, parts.dqkv));
@@ -254,7 +274,7 @@ TEST_CASE("kernels/attention/flash: the same bits on any number of OS threads") 
     for (int HS : {64, 128}) {
         const AttentionShape s{2, 150, 2, 1, HS};
         AttentionInputs<bf16> in = random_inputs<bf16>(s, 420);
-        in.doc_start = documents_at({10, 64, 120}, s.B, s.T);
+        in.first_key = documents_at({10, 64, 120}, s.B, s.T);
         REQUIRE(same_with_any_threads([&] {
             const AttentionResult<bf16> r = run_flash(s, in);
             return bytes_of(r.out, r.lse, r.dqkv);
@@ -270,7 +290,7 @@ TEST_CASE(
         for (int HS : {64, 128}) {
             const AttentionShape s{2, T, 4, 2, HS};
             AttentionInputs<bf16> in = random_inputs<bf16>(s, 600 + 10 * turn);
-            if (turn++ % 3 == 1) in.doc_start = random_documents(s.B, s.T, turn);
+            if (turn++ % 3 == 1) in.first_key = random_documents(s.B, s.T, turn);
             INFO(describe(s));
             const int64_t width = s.qkv_width();
             std::vector<float> fresh(width, NAN);

@@ -18,11 +18,10 @@ namespace {
 
 // Checks C = 0.5 scales A B^T + beta addend + bias with FP8 operands.
 template <typename FA, typename FB, typename TC>
-void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
-    CAPTURE(name_of(dtype_of<FA>), name_of(dtype_of<FB>), name_of(dtype_of<TC>), M, N, K, beta, biased, search);
+void check_fp8(int M, int N, int K, float beta, bool biased) {
+    CAPTURE(name_of(dtype_of<FA>), name_of(dtype_of<FB>), name_of(dtype_of<TC>), M, N, K, beta, biased);
     Stream stream;
     Linalg linalg(stream);
-    if (search) linalg.search_algorithms({}, nullptr);
     const auto a = random_values<FA>(int64_t{M} * K, 1, 50.0);
     const auto b = random_values<FB>(int64_t{N} * K, 2, 50.0);
     const auto before = random_values<TC>(int64_t{M} * N, 3);
@@ -59,19 +58,18 @@ void check_fp8(int M, int N, int K, float beta, bool biased, bool search) {
 TEST_CASE("runtime/linalg/linalg: products of FP8 agree with the oracle in all documented combinations") {
     NEEDS_FP8();
     for (const auto& [M, N, K] : {std::array{1, 16, 16}, {33, 48, 32}, {300, 272, 128}, {64, 16, 1200}})
-        for (const float beta : {0.0f, 1.0f})
-            for (const bool search : {false, true}) {
-                check_fp8<e4m3, e4m3, float>(M, N, K, beta, false, search);
-                check_fp8<e5m2, e4m3, float>(M, N, K, beta, false, search);
-                check_fp8<e4m3, e5m2, float>(M, N, K, beta, false, search);
-                check_fp8<e4m3, e4m3, bf16>(M, N, K, beta, true, search);
-                check_fp8<e5m2, e4m3, bf16>(M, N, K, beta, true, search);
-            }
+        for (const float beta : {0.0f, 1.0f}) {
+            check_fp8<e4m3, e4m3, float>(M, N, K, beta, false);
+            check_fp8<e5m2, e4m3, float>(M, N, K, beta, false);
+            check_fp8<e4m3, e5m2, float>(M, N, K, beta, false);
+            check_fp8<e4m3, e4m3, bf16>(M, N, K, beta, true);
+            check_fp8<e5m2, e4m3, bf16>(M, N, K, beta, true);
+        }
 }
 
 TEMPLATE_TEST_CASE("runtime/linalg/linalg: one product of e4m3 and", "", e4m3, e5m2) {
     NEEDS_FP8();
-    check_fp8<e4m3, TestType, float>(64, 128, 64, 0.0f, false, false);
+    check_fp8<e4m3, TestType, float>(64, 128, 64, 0.0f, false);
 }
 
 TEST_CASE(
@@ -183,7 +181,7 @@ TEST_CASE("runtime/linalg/linalg: products of FP8 that cuBLASLt does not documen
         g.bias = mat(bias.data(), 64);
     });
     says("epilogue beside bias", [&](Gemm& g) {
-        g.epilogue = Epilogue::gelu;
-        g.aux = g.C;
+        g.epilogue = Epilogue::bias_grad;
+        g.bias = mat(bias.data(), 64);
     });
 }

@@ -1,0 +1,3 @@
+// As base/precompiled.h, for tests.
+#include "base/precompiled.h"
+#include "test/support/catch.h"
