@@ -73,10 +73,10 @@ struct ModelFamily {
 // family's config.json has no key for it.
 Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter = -1);
 
-// Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, tied or
-// untied head. Its model_type must be that of a family of `among`. `path` is for messages. Throws UsageError naming a key
-// that is missing, contradictory, unknown or asks for something that is not implemented here. Sets `harmless` to the
-// keys that the family does not read, but that are known to change no result.
+// Returns the model that a config.json describes: sizes, norm epsilon, activation, rotary base and scaling, window,
+// tied or untied head. Its model_type must be that of a family of `among`. `path` is for messages. Throws UsageError
+// naming a key that is missing, contradictory, unknown or asks for something that is not implemented here. Sets
+// `harmless` to the keys that the family does not read, but that are known to change no result.
 DecoderConfig decoder_config(const Json& j, const std::vector<ModelFamily>& among, const std::string& path,
                              std::vector<std::string>* harmless = nullptr);
 
