@@ -399,20 +399,6 @@ TEST_CASE("options/options: values in a run's config.json that followed another 
     REQUIRE(parse({"--config", path})->optimizer.lr == 3e-4f);
 }
 
-TEST_CASE("options/options: a run that did not use what was removed is continued, another is refused by name") {
-    const SavedRun run;
-    const auto options = [&](const std::string& more) {
-        std::ofstream(run.path) << R"({"program": "train_gpt2", "options": {"data": "x", )" << more << "}}";
-        return complaint({"--config", run.path});
-    };
-    REQUIRE(options(R"("gelu-fusion": false, "autotune": false, "algorithms": "a.jsonl")").empty());
-    REQUIRE(contains(options(R"("gelu-fusion": true)"), "options: gelu-fusion true was removed after version 0.2.0"));
-    REQUIRE(contains(options(R"("autotune": true)"), "options: autotune true was removed after version 0.2.0"));
-    const Json saved = parse_json(R"({"autotune": true})", "saved");
-    REQUIRE(contains(error_of<UsageError>([&] { changed_options(kGpt2, saved, Options()); }),
-                     "--resume: the checkpoint: autotune true was removed"));
-}
-
 TEST_CASE("options/options: a config.json of another program or with faults is refused") {
     const SavedRun run;
     const std::string& path = run.path;
