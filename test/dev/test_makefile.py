@@ -46,7 +46,7 @@ class MakeCase(Case):
         """Makes a folder of links to parts of this one."""
         here = self.folder / name
         here.mkdir(parents=True)
-        for path in ("Makefile", "scripts", "CHANGELOG.md", *paths):
+        for path in ("Makefile", "dev", "scripts", "CHANGELOG.md", *paths):
             (here / path).symlink_to(ROOT / path)
         return here
 
@@ -80,7 +80,7 @@ class GoalsTest(MakeCase):
         os.killpg(make.pid, signal.SIGINT)  # as a terminal does
         output, errors = make.communicate(timeout=60)
         self.assertNotEqual(make.returncode, 0)
-        self.assertEqual(list(here.glob("build/cpu/base/*.o")), [])
+        self.assertEqual([*here.glob("build/cpu/base/*.o"), *here.glob("build/cpu/base/*.gch")], [])
         for line in (output + errors).splitlines():
             self.assertRegex(line, r"make: |^  cpu  ")
 
@@ -100,36 +100,42 @@ class GoalsTest(MakeCase):
         self.assertIn("setup: missing: catch2", refused.stderr)
 
     @unittest.skipUnless(shutil.which("g++"), "needs g++")
-    def test_a_change_compiles_only_the_groups_that_it_is_in(self):
+    def test_a_change_compiles_only_what_it_reaches_and_every_file_is_counted(self):
         here = self.checkout()
-        (here / "train").mkdir()
+        for folder in ("base", "train", "kernels"):
+            (here / folder).mkdir()
+        (here / "base/precompiled.h").write_text("#include <cmath>\n")
         (here / "train/shared.h").write_text("#pragma once\ninline int shared() { return 1; }\n")
-
-        def write(name, value=0):
+        (here / "kernels/alone.cu").write_text("int alone() { return 1; }\n")
+        for name in "abc":
             (here / f"train/{name}.cpp").write_text(
-                f'#include "train/shared.h"\nint {name}() {{ return {value} + shared(); }}\n')
+                f'#include "train/shared.h"\nint {name}() {{ return shared(); }}\n')
 
-        def compiled():
-            """Makes the groups, and returns the files of those that were compiled."""
-            count = -(-len(list(here.glob("train/*.cpp"))) // 5)
-            groups = [f"build/cpu/train/group{i + 1}.cpp.o" for i in range(count)]
-            result = self.call("make", "-C", here, "SETUP=0", "BACKEND=cpu", "JOBS=1", *groups, env=self.outer)
-            return [re.findall(r"train/(\w+)\.cpp", line) for line in result.stdout.splitlines()
-                    if line.startswith("  cpu  ")]
+        def compiled(*words):
+            """Makes the objects, and returns the files that were compiled."""
+            goals = [f"build/cpu/{path.relative_to(here)}.o" for path in sorted(here.glob("*/*.c*")) if path.exists()]
+            result = self.call("make", "-C", here, "SETUP=0", "BACKEND=cpu", *words, *goals, env=self.outer)
+            lines = [re.fullmatch(r"  cpu  (\d+) of (\d+)(?:, \d+ (?:s|min) left)?  (\S+)", line)
+                     for line in result.stdout.splitlines() if line.startswith("  cpu  ")]
+            self.assertEqual([(int(line[1]), int(line[2])) for line in lines],
+                             [(i + 1, len(lines)) for i in range(len(lines))])
+            return sorted(line[3] for line in lines)
 
-        for name in "abcdefg":
-            write(name)
-        first, second = list("abcde"), list("fg")
-        self.assertEqual(compiled(), [first, second])
+        everything = ["base/precompiled.h", "kernels/alone.cu", *(f"train/{name}.cpp" for name in "abc")]
+        self.assertEqual(compiled("JOBS=2"), everything)
         self.assertEqual(compiled(), [])
-        write("g", value=2)
-        self.assertEqual(compiled(), [second])
-        write("h")
-        self.assertEqual(compiled(), [[*second, "h"]])
+        (here / "train/b.cpp").write_text("int b() { return 2; }\n")
+        self.assertEqual(compiled(), ["train/b.cpp"])
         (here / "train/shared.h").write_text("#pragma once\ninline int shared() { return 2; }\n")
-        self.assertEqual(compiled(), [first, [*second, "h"]])
+        self.assertEqual(compiled("-j"), ["train/a.cpp", "train/c.cpp"])
+        (here / "train/d.cpp").write_text("int d() { return 2; }\n")
+        self.assertEqual(compiled(), ["train/d.cpp"])
         (here / "train/c.cpp").unlink()
-        self.assertEqual(compiled(), [list("abdef"), list("gh")])
+        self.assertEqual(compiled(), [])
+        everything[-1] = "train/d.cpp"
+        self.assertEqual(compiled("MARCH=-march=x86-64-v2"), everything)
+        self.assertEqual(compiled("MARCH=-march=x86-64-v2", "OPT=-O2"), everything)
+        self.assertEqual(compiled("MARCH=-march=x86-64-v2", "OPT=-O2", "CXX=nice g++"), everything)
 
     def test_compile_commands_name_every_file_once(self):
         here = self.checkout(*(path.name for path in ROOT.iterdir() if path.is_dir() and list(path.glob("*.cpp"))),
@@ -161,7 +167,7 @@ class JobsTest(MakeCase):
     def test_an_unlimited_j_starts_no_more_compilers_than_jobs(self):
         for words in (["-j", "JOBS=2"], ["--jobs", "JOBS=3"], ["JOBS=2"]):
             most, runs, goals = self.most_at_once(*words)
-            self.assertEqual(runs, goals)
+            self.assertEqual(runs, goals + 1)  # and base/precompiled.h
             self.assertLessEqual(most, int(words[-1][-1]), words)
 
     def test_jobs_are_at_least_one_and_at_most_one_per_core(self):
