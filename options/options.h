@@ -8,12 +8,12 @@
 
 #include "checkpoint/published_model.h"
 #include "files/json.h"
-#include "options/sampling_options.h"
 #include "model/activation_plan.h"
 #include "model/family.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_options.h"
 #include "optim/schedule.h"
+#include "options/sampling_options.h"
 #include "runtime/cuda/device.h"
 
 namespace teon {
@@ -83,6 +83,7 @@ struct Options {
     std::optional<PublishedModel> adopted;
     bool mixture_in_turn = true;  // LoaderOptions; false in resumed runs of 0.2
     double time_limit = 0;        // seconds; 0: none
+    int exit_when_stopped = 0;    // the exit status
     // guards
     int max_skipped = 20;
     float skip_spikes = 0, warn_spikes = 0;  // standard deviations; 0: off

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -12,6 +13,7 @@
 #include "checkpoint/weights.h"
 #include "files/json.h"
 #include "model/decoder.h"
+#include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/memory.h"
 #include "plan/report.h"
@@ -23,6 +25,7 @@
 #include "train/evaluation.h"
 #include "train/guard.h"
 #include "train/ranks.h"
+#include "train/run_folder.h"
 #include "train/samples.h"
 #include "train/saver.h"
 #include "train/stop.h"
@@ -101,7 +104,7 @@ public:
               [&] { return Optimizer(model_->params(), plan_.optimizer_plan, plan_.placement, o_.optimizer, ctx_); })),
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
           saver_(allocate("copy that checkpoints are written from", plan_,
-                          [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_); })) {
+                          [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_, stop_); })) {
         check_equal_on_all_ranks(json_text(common_to_ranks(run_)), "options or data", ctx_);
         if (!plan_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
@@ -143,6 +146,11 @@ public:
     void open(const std::optional<ResumePoint>& resume) {
         const int rank = ctx_.comm->rank();
         stop_.begin(o_.time_limit, rank == 0);
+        if (const std::optional<double> job = stop_.job_s(); job && o_.time_limit == 0)
+            console_.note(
+                fmt::format("the Slurm job ends in {}: the run saves and ends a minute and two saves earlier "
+                            "(--time-limit sets another time)",
+                            duration_text(*job)));
         ctx_.give_up = [this] { return !stop_.reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
@@ -157,6 +165,7 @@ public:
         diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
         best_ = best_of(log.evaluations);
+        report_status("running", "");
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->checkpoint.passed_over)
@@ -170,7 +179,7 @@ public:
         if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step);  // a kill may have come before
     }
 
-    // Trains. Returns the signal that stopped the run, else 0.
+    // Trains. Returns the exit status as run_training() does.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (diagnosis_missing_ && stop.empty()) report_alignment();
@@ -205,13 +214,28 @@ public:
               o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
-        if (stop.empty()) return 0;
-        if (trainer_.steps_done() < plan_.steps)
+        const std::string patience = out_of_patience();
+        const bool stopped = trainer_.steps_done() < plan_.steps && patience.empty();
+        if (stopped && trainer_.steps_done() > 0 && !stop_.reason().empty())
+            console_.note(fmt::format("saved {}", stop_.delay()));
+        if (!stop.empty() && trainer_.steps_done() < plan_.steps)
             console_.note(fmt::format("stopped by {} after step {}; continue with --resume{}", stop,
-                                      trainer_.steps_done(),
-                                      out_of_patience().empty() ? "" : " and a larger --patience, or 0"));
+                                      trainer_.steps_done(), patience.empty() ? "" : " and a larger --patience, or 0"));
+        report_status(stopped ? "stopped" : "finished", stop);
+        if (stop.empty()) return 0;
         if (ctx_.comm->size() > 1) agree(true);  // so that no rank ends before rank 0 has saved, as if it had failed
-        return stop_.signal();
+        if (stop_.signal() == SIGINT) return -SIGINT;
+        return stopped && ctx_.comm->rank() == 0 ? o_.exit_when_stopped : 0;
+    }
+
+    // Writes status.json. A fault does not end the run.
+    void report_status(const char* state, const std::string& reason) {
+        if (ctx_.comm->rank() > 0) return;
+        try {
+            write_status(
+                o_.out,
+                {{"state", state}, {"step", trainer_.steps_done()}, {"steps", plan_.steps}, {"reason", reason}});
+        } catch (const Error& error) { console_.note(error.what()); }
     }
 
 private:
@@ -471,7 +495,12 @@ int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context
     loop.load(start.resume);
     start.open_folder();
     loop.open(start.resume);
-    return loop.run();
+    try {
+        return loop.run();
+    } catch (const std::exception& error) {
+        loop.report_status("failed", message_of(error));
+        throw;
+    }
 }
 
 }  // namespace teon

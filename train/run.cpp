@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <thread>
@@ -14,10 +13,10 @@
 #include "options/command_line.h"
 #include "options/parse_options.h"
 #include "plan/description.h"
-#include "runtime/cuda/known_gpus.h"
 #include "plan/memory.h"
 #include "plan/report.h"
 #include "runtime/cuda/host_memory.h"
+#include "runtime/cuda/known_gpus.h"
 #include "train/eval_only.h"
 #include "train/loop.h"
 #include "train/ranks.h"
@@ -101,7 +100,7 @@ RunPlan plan_training(const ModelFamily& family, Options options, TrainingStart&
     return plan;
 }
 
-// Trains on this rank. Returns the signal that ended the run, else 0.
+// Trains on this rank. Returns the exit status, or minus the signal that is to end the process.
 int train(const ModelFamily& family, Options options, std::optional<RunFolder>& folder, const Launch& launch,
           StopRequest& stop) {
     std::optional<Context> opened;
@@ -169,7 +168,7 @@ int train(const ModelFamily& family, Options options, std::optional<RunFolder>& 
     }
 }
 
-// Returns the signal that ended the run, else 0.
+// Returns the exit status, or minus the signal that is to end the process.
 int run(const ModelFamily& family, int argc, const char* const* argv, StopRequest& stop) {
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
@@ -205,9 +204,10 @@ int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
         prepare_process();
         StopRequest stop;
-        if (run(family, argc, argv, stop) != SIGINT) return 0;
+        const int status = run(family, argc, argv, stop);
+        if (status >= 0) return status;
         std::fflush(nullptr);
-        end_by_signal(SIGINT);
+        end_by_signal(-status);
     } catch (const UsageError& error) {
         report_error(family, error);
         return 2;
