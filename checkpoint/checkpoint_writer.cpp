@@ -129,7 +129,7 @@ void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
         require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
         write(state, staged);
         require(files_.rename(staged, folder), "rename", staged);
-        require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
+        require(files_.sync_folder(plan_.run_folder), "sync", plan_.run_folder);
         result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } catch (const std::exception& fault) {
         result_.fault = fault.what();
@@ -158,7 +158,7 @@ void CheckpointWriter::link_best(int64_t step) {
     require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
     require(files_.link(checkpoint_name(step), staged), "link", staged);
     require(files_.rename(staged, link), "rename", staged);
-    require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
+    require(files_.sync_folder(plan_.run_folder), "sync", plan_.run_folder);
 }
 
 void CheckpointWriter::check_finite() const {
@@ -244,7 +244,7 @@ void CheckpointWriter::write(const TrainingState& state, const std::string& stag
     file.write(manifest_text(state.step, manifest));
     file.close();
     folders.push_back(staged);
-    for (const std::string& folder : folders) require(files_.sync_path(folder), "sync", folder);
+    for (const std::string& folder : folders) require(files_.sync_folder(folder), "sync", folder);
 }
 
 std::string CheckpointWriter::folder_of(int64_t step) const { return plan_.run_folder + "/" + checkpoint_name(step); }

@@ -12,6 +12,7 @@
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "files/rehearsal.h"
 #include "model/decoder.h"
 #include "options/command_line.h"
 #include "plan/description.h"
@@ -157,6 +158,7 @@ public:
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
+        if (rank == 0) rehearse_save(o_.out);
         if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;

@@ -8,8 +8,8 @@ import tempfile
 import time
 
 from common.startup import complain as say
-
 from common.stopping import SIGNALS, catch
+
 from experiments import Fault
 
 LOOK = 0.1    # seconds between checks of the programs

@@ -12,17 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from common.written_files import sync_folder, writing
 
-from .files import (
-    Failure,
-    check_regular,
-    counted,
-    first_line,
-    read_json,
-    sha256_file,
-    sync_and_rename,
-    sync_folder,
-)
+from .files import Failure, check_regular, counted, first_line, read_json, sha256_file, sync_and_rename
 from .source_bytes import CORRECTION, clipped, write_corrections
 
 HEADER_BYTES = 1024
@@ -122,7 +114,7 @@ def write_part(folder, file, unit, tokenized, rows, extent):
     staged = f"{path}.{os.getpid()}.staged"
     tokens = documents = 0
     corrections = [np.empty(0, CORRECTION)]
-    with open(staged, "wb") as out:
+    with writing(staged, "wb") as out:
         out.write(b"\0" * Part.HEADER.size)
         for batch in tokenized:
             out.write(batch.tokens)
@@ -155,7 +147,7 @@ def write_shard(path, staged, pieces, tokens, dtype, lengths):
     documents = text_bytes = written = 0
     corrections = []
     previous = None  # the token before the block
-    with open(staged, "wb") as out:
+    with writing(staged, "wb") as out:
         header = shard_header(tokens, dtype.itemsize)
         out.write(header)
         digest.update(header)
@@ -183,7 +175,7 @@ def write_shard(path, staged, pieces, tokens, dtype, lengths):
                  "sha256": digest.hexdigest()}
         corrections = np.concatenate(corrections) if corrections else np.empty(0, CORRECTION)
         if corrections.size:
-            with open(staged + ".bytes", "wb") as beside:
+            with writing(staged + ".bytes", "wb") as beside:
                 write_corrections(beside, corrections)
                 sync_and_rename(beside, staged + ".bytes", corrections_path(path))
             entry["text_bytes"] += int(corrections["difference"].sum())

@@ -148,7 +148,7 @@ struct FaultyFiles : FileOps {
         const int status = FileOps::close(file);
         return failed ? -1 : status;
     }
-    int sync_path(const std::string&) override { return fails() ? -1 : 0; }
+    int sync_folder(const std::string&) override { return fails() ? -1 : 0; }
     int rename(const std::string& from, const std::string& to) override {
         return fails() ? -1 : FileOps::rename(from, to);
     }
