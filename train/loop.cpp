@@ -158,7 +158,7 @@ public:
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
-        if (rank == 0) rehearse_save(o_.out);
+        if (rank == 0) try_disk();
         if (o_.autotune) search_algorithms();
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
@@ -166,7 +166,7 @@ public:
         if (rank == 0) clear_remains(o_.out, resume);
         diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
-        best_ = best_of(log.evaluations);
+        best_ = best_of(resume ? BestLoss{resume->state.best} : BestLoss(), log.evaluations);
         report_status("running", "");
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
@@ -177,8 +177,9 @@ public:
         for (const Json& change : run_["changes"].items())
             if (change["step"] == step)
                 record(step, change["event"].get<std::string>(), change["reason"].get<std::string>());
+        // A kill may have come before either. Nothing is removed before the best one is marked.
+        if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step, best_.loss);
         saver_.remove_old(step);
-        if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step);  // a kill may have come before
     }
 
     // Trains. Returns the exit status as run_training() does.
@@ -266,6 +267,16 @@ private:
         if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
             console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
                                       o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));
+    }
+
+    // Throws UsageError if no checkpoint can be saved in the run's folder.
+    void try_disk() {
+        const std::string no_links = rehearse_save(o_.out);
+        if (!o_.keep_best) return;
+        check_best_link(o_.out);
+        if (!no_links.empty())
+            console_.note(fmt::format("{}: the disk refuses symbolic links ({}): {} alone names the best checkpoint",
+                                      o_.out, no_links, kBestFile));
     }
 
     // Logs and prints an event unless the reason is empty.
@@ -370,20 +381,22 @@ private:
     // it.
     void keep_best() {
         if (saved_step_ == trainer_.steps_done())
-            saver_.mark_best(saved_step_);
+            saver_.mark_best(saved_step_, best_.loss);
         else
             save_now(o_.checkpoint_sync, /*interim=*/true, /*best=*/true);
     }
 
-    // Returns the lowest loss of the log's evaluations, of which only rank 0 knows, since the validation data changed.
-    BestLoss best_of(const std::vector<LoggedEvaluation>& evaluations) {
+    // Returns the lowest loss of the checkpoint's evaluations and of the log's after them, since the validation data
+    // changed. Only rank 0 knows them.
+    BestLoss best_of(BestLoss best, const std::vector<LoggedEvaluation>& evaluations) {
         int64_t changed = -1;
         for (const Json& change : run_["changes"].items())
             if (change["event"] == "validation_changed") changed = change["step"].get<int64_t>();
-        BestLoss best;
+        if (best.last <= changed) best = {};
         for (const LoggedEvaluation& e : evaluations)
             if (e.step > changed) best.count(e);
-        return BestLoss::parse(broadcast_from_rank_0(best.text(), ctx_));
+        const std::string text = broadcast_from_rank_0(json_text(to_json(best)), ctx_);
+        return {best_evaluation(parse_json(text, "rank 0"), "rank 0")};
     }
 
     // Writes a sample. A failure does not end the run. Returns why the run stops if it is to stop and has one rank.
@@ -458,8 +471,8 @@ private:
         saved_at_ = StopRequest::Clock::now();
         save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
-                     metrics_.position(), run_},
-                    best, wait);
+                     metrics_.position(), best_, run_},
+                    best ? std::optional(best_.loss) : std::nullopt, wait);
     }
 
     const RunPlan& plan_;

@@ -47,7 +47,7 @@ Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& co
         writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(run, metrics), model.params(), optimizer.state());
 }
 
-void Saver::save(const TrainingState& state, bool best, bool wait) {
+void Saver::save(const TrainingState& state, std::optional<double> best, bool wait) {
     this->wait();
     const NamedRange range("checkpoint");
     // Weights and state of several ranks, or in host memory, are collected in the memory of the gradients, which the
@@ -77,10 +77,10 @@ void Saver::wait() {
     on_rank_0(ctx_, [&] { report(true); });
 }
 
-void Saver::mark_best(int64_t step) {
+void Saver::mark_best(int64_t step, double loss) {
     on_rank_0(ctx_, [&] {
         report(true);
-        const std::string fault = writer_ ? writer_->mark_best(step) : "";
+        const std::string fault = writer_ ? writer_->mark_best(step, loss) : "";
         if (!fault.empty()) console_.note(fault);
     });
 }
