@@ -286,6 +286,12 @@ std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     return steps;
 }
 
+std::string faults_of(const FoundCheckpoint& found) {
+    std::vector<std::string> faults;
+    for (const auto& [folder, fault] : found.passed_over) faults.push_back(fault);
+    return joined(faults, "; ");
+}
+
 // A run may save and remove checkpoints at the same time. It removes one only after it saved a newer one.
 FoundCheckpoint find_checkpoint(const std::string& run_folder) {
     const auto list = [&] {

@@ -10,8 +10,8 @@
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above, and a hash of itself; written last
 //
-// Beside the checkpoints, --keep-best has best.json, step and loss of the one with the lowest validation loss, and where
-// the disk has symbolic links the link `best` to it.
+// Beside the checkpoints, --keep-best has best.json, step and loss of the one with the lowest validation loss, and
+// where the disk has symbolic links the link `best` to it.
 //
 // checkpoint/checkpoint_writer.h writes checkpoints; this file finds, verifies and reads them.
 #pragma once
@@ -89,14 +89,15 @@ struct FoundCheckpoint {
     std::string folder;                                            // empty: there is none
     std::vector<std::pair<std::string, std::string>> passed_over;  // newer, damaged checkpoints: folder, fault
 };
+std::string faults_of(const FoundCheckpoint& found);  // of the damaged ones, as one text
 // Returns the newest whole checkpoint of a run's folder. The run may save and remove checkpoints at the same time.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Returns the steps of the checkpoints in a run's folder, whole or not, in ascending order; none if there is no such
 // folder. Throws ReadError if the folder cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
-// Returns the step of the checkpoint that best.json names, or, in runs of versions without it, the link `best`; nullopt:
-// there is no such checkpoint. Throws Error if best.json is damaged.
+// Returns the step of the checkpoint that best.json names, or, in runs of versions without it, the link `best`;
+// nullopt: there is no such checkpoint. Throws Error if best.json is damaged.
 std::optional<int64_t> best_checkpoint(const std::string& run_folder);
 // Throws UsageError if something else than a link has the link's name, which the link would replace.
 void check_best_link(const std::string& run_folder);

@@ -60,14 +60,14 @@ public:
     // Begins to save the state that results from the work queued on the stream. Waits for an earlier save, never for
     // this one. Weights that are not finite are not saved, and the result names them. If the state is not whole on this
     // device, collected(begin, end) copies elements [begin, end), at most `window` of them, of the master weights
-    // followed by the state, tensor after tensor, to the device. best: the loss that mark_best() gets, if this checkpoint
-    // is the best.
+    // followed by the state, tensor after tensor, to the device. best: the loss that mark_best() gets, if this
+    // checkpoint is the best.
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0,
               std::optional<double> best = std::nullopt);
     // Makes the run's best.json and link `best` name the checkpoint of `step`, once the save in flight is done. Does
-    // nothing if there is no such checkpoint. Returns the fault, or "". While best.json could not be written, nothing is
-    // removed; each save tries again.
+    // nothing if there is no such checkpoint. Returns the fault, or "". While best.json could not be written, nothing
+    // is removed; each save tries again.
     std::string mark_best(int64_t step, double loss);
     // Returns the result of a save that finished since the last call; if `wait`, waits for the save in flight. nullopt:
     // there is none.

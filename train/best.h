@@ -9,8 +9,8 @@
 
 namespace teon {
 
-// A run's evaluations so far. Checkpoints have it (TrainingState::best), up to the evaluation before the save; the log has
-// the evaluations after that.
+// A run's evaluations so far. Checkpoints have it (TrainingState::best), up to the evaluation before the save; the log
+// has the evaluations after that.
 struct BestLoss : BestEvaluation {
     // Counts an evaluation, unless one of its step or a later one has been counted. Returns whether its loss is the
     // lowest so far; NaN never is.

@@ -35,8 +35,8 @@ public:
     // between two kernels.
     std::string reason() const;
     int signal() const;  // the recorded signal, else 0
-    // Returns how long ago the reason arose, and the remaining time of the job if it is known: "0.4 s after SIGTERM; 57s
-    // of the job were left". Call it if there is a reason.
+    // Returns how long ago the reason arose, and the remaining time of the job if it is known: "0.4 s after SIGTERM;
+    // 57s of the job were left". Call it if there is a reason.
     std::string delay() const;
     // Returns the time until the end of the Slurm job, in seconds; nullopt: there is none, or it is over.
     std::optional<double> job_s() const;

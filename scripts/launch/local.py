@@ -46,8 +46,8 @@ def main():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": port}
+    common = {"TEON_LAUNCHER": "local.py", "WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks,
+              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks, signals = [], []  # signals: received, not yet sent to the ranks
     stopping.catch(signals)
     for rank in range(options.ranks):

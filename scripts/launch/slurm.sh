@@ -4,9 +4,9 @@
 #   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B \
 #       --batch-tokens 524288
 #
-# Ranks connect at the first node of the step. Two minutes before its time limit the job gets SIGTERM, saves a checkpoint
-# and ends with status 75; this script then requeues it, and it continues from the checkpoint. Checkpoints do not depend
-# on the number of GPUs.
+# Ranks connect at the first node of the step. Two minutes before its time limit the job gets SIGTERM, saves a
+# checkpoint and ends with status 75; this script then requeues it, and it continues from the checkpoint. Checkpoints do
+# not depend on the number of GPUs.
 #
 #SBATCH --job-name=teon
 #SBATCH --nodes=2

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from common.run_folder import visible
 from common.written_files import sync_folder, writing
 
 from .files import Failure, check_regular, counted, first_line, read_json, sha256_file, sync_and_rename
@@ -249,7 +250,7 @@ def verify(folder, threads):
         faults = [fault for check in checks for fault in check.result()]
     listed = {entry["file"] for entry in manifest["shards"]}
     faults += [f"{os.path.join(folder, name)}: not in the manifest"
-               for name in sorted(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
+               for name in visible(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
     for name, digest in manifest["tokenizer"]["files"].items():
         faults += check_file(os.path.join(folder, "tokenizer", name), digest)
     return manifest, faults
@@ -270,7 +271,7 @@ def info(folder):
             yield (f"{entry['split']:<11} {entry['file']}  {counted(entry['tokens'], 'token')}, "
                    f"{counted(entry['documents'], 'document')}")
         return
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin")) if os.path.isdir(folder) else []
+    names = [name for name in visible(os.listdir(folder)) if name.endswith(".bin")] if os.path.isdir(folder) else []
     if not names:
         raise Failure(f"{folder}: no manifest.json and no .bin files")
     yield "no manifest.json; from the headers:"

@@ -164,9 +164,9 @@ class InterruptedTest(ResumeCase):
     def test_a_run_ends_before_its_slurm_job_and_says_how_much_time_was_left(self):
         result = self.train("run", "--exit-when-stopped", 9, steps=10**6, expect=9,
                             SLURM_JOB_END_TIME=int(time.time()) + 66)
-        self.assertRegex(result.stdout, "the Slurm job ends in (1m0[0-6]|59)s: the run saves and ends a minute and two ")
-        self.assertRegex(result.stdout, r"saved \d+\.\d s after the end of the Slurm job; (1m00|[45]\d)s of the job were "
-                                        "left\n")
+        self.assertRegex(result.stdout, "the Slurm job ends in (1m0[0-6]|59)s: the run saves and ends a minute and")
+        self.assertRegex(result.stdout, r"saved \d+\.\d s after the end of the Slurm job; (1m00|[45]\d)s of the job "
+                                        "were left\n")
         self.assertEqual(self.status("run")["reason"], "the end of the Slurm job")
         self.assertEqual(len(self.checkpoints("run")), 1)
 
