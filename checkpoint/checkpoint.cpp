@@ -105,6 +105,23 @@ void upload_tensor(float* out, const SafetensorsFile& file, const std::string& n
 
 }  // namespace
 
+Json to_json(const BestEvaluation& best) {
+    Json j = {{"step", best.step}, {"since", best.since}, {"last", best.last}};
+    if (best.step > 0) j["loss"] = best.loss;
+    return j;
+}
+
+BestEvaluation best_evaluation(const Json& j, const std::string& where) {
+    const JsonObject o(j, where);
+    BestEvaluation best;
+    best.step = o.at<int64_t>("step");
+    best.since = o.at<int64_t>("since");
+    best.last = o.at<int64_t>("last");
+    if (best.step > 0) best.loss = o.at<double>("loss");
+    CHECK(best.step >= 0 && best.since >= 0 && best.last >= 0 && best.loss >= 0, "{}: a value is negative", where);
+    return best;
+}
+
 Json to_json(const TrainingState& s) {
     Json j = {{"format", kFormat},
               {"step", s.step},
@@ -117,6 +134,7 @@ Json to_json(const TrainingState& s) {
                 {"grad_norm", stats_json(s.control.grad_norm_stats)}}},
               {"run", s.run}};
     if (s.interim) j["interim"] = true;
+    if (s.best.last > 0) j["best"] = to_json(s.best);
     if (s.log) j["log"] = {{"bytes", s.log->bytes}, {"xxh3", hex(s.log->xxh3)}};
     return j;
 }
@@ -201,6 +219,7 @@ TrainingState training_state(const Json& j, const std::string& path) {
                                      {"skipped_in_row", s.control.skipped_in_row}})
         CHECK(value >= 0, "{}: {} is {}, expected at least 0", path, key, value);
     s.interim = o.get("interim", false);
+    if (o.has_key("best")) s.best = best_evaluation(o.at<Json>("best"), path + ": best");
     if (o.has("log")) {
         const auto log_json = o.at<Json>("log");
         const JsonObject log(log_json, path + ": log");
@@ -266,6 +285,12 @@ std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     return steps;
 }
 
+std::string faults_of(const FoundCheckpoint& found) {
+    std::vector<std::string> faults;
+    for (const auto& [folder, fault] : found.passed_over) faults.push_back(fault);
+    return joined(faults, "; ");
+}
+
 // A run may save and remove checkpoints at the same time. It removes one only after it saved a newer one.
 FoundCheckpoint find_checkpoint(const std::string& run_folder) {
     const auto list = [&] {
@@ -296,9 +321,20 @@ FoundCheckpoint find_checkpoint(const std::string& run_folder) {
 
 std::optional<int64_t> best_checkpoint(const std::string& run_folder) {
     std::error_code error;
-    const fs::path link = fs::path(run_folder) / kBestLink;
-    const std::optional<int64_t> step = checkpoint_step(fs::read_symlink(link, error).string());
-    return fs::is_directory(link, error) ? step : std::nullopt;
+    const std::string path = run_folder + "/" + kBestFile;
+    std::optional<int64_t> step = checkpoint_step(fs::read_symlink(run_folder + "/" + kBestLink, error).string());
+    if (path_exists(path)) {
+        const Json best = read_json(path);
+        step = JsonObject(best, path).at<int64_t>("step");
+    }
+    return step && is_folder(run_folder + "/" + checkpoint_name(*step)) ? step : std::nullopt;
+}
+
+void check_best_link(const std::string& run_folder) {
+    std::error_code error;
+    const fs::file_status status = fs::symlink_status(run_folder + "/" + kBestLink, error);
+    CHECK_USAGE(!fs::exists(status) || fs::is_symlink(status),
+                "{}/{}: is not a link, which --keep-best makes there; move it away", run_folder, kBestLink);
 }
 
 std::optional<int64_t> newest_good_checkpoint(const std::string& run_folder) {

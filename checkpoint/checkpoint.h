@@ -10,12 +10,14 @@
 //   trainer.json                       TrainingState
 //   manifest.json                      size and XXH3 of each file above, and a hash of itself; written last
 //
-// Beside the checkpoints, --keep-best has the symbolic link `best` to the one with the lowest validation loss.
+// Beside the checkpoints, --keep-best has best.json, step and loss of the one with the lowest validation loss, and
+// where the disk has symbolic links the link `best` to it.
 //
 // checkpoint/checkpoint_writer.h writes checkpoints; this file finds, verifies and reads them.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +34,16 @@ struct LogPosition {
     uint64_t xxh3 = 0;
 };
 
+// The evaluation with a run's lowest validation loss so far (train/best.h).
+struct BestEvaluation {
+    double loss = std::numeric_limits<double>::infinity();
+    int64_t step = 0;   // of the first evaluation with this loss; 0: none yet
+    int64_t since = 0;  // evaluations after it
+    int64_t last = 0;   // step of the last evaluation
+};
+Json to_json(const BestEvaluation& best);
+BestEvaluation best_evaluation(const Json& j, const std::string& where);  // throws Error naming it and the key
+
 // The state, besides weights and optimizer state, that a run needs to continue as if it had not stopped.
 struct TrainingState {
     int64_t step = 0;  // optimizer steps done, skipped ones included
@@ -40,12 +52,14 @@ struct TrainingState {
     StepControl control;             // updates applied and the guard's statistics
     bool interim = false;            // due by time, not by step: the next checkpoint replaces it
     std::optional<LogPosition> log;  // the end of metrics.jsonl, if the run has one
+    BestEvaluation best;             // none in version 0.2.0
     Json run;                        // options, model and data, which --resume compares (plan/description.h)
 };
 Json to_json(const TrainingState& state);
 TrainingState training_state(const Json& j, const std::string& path);  // throws Error naming path and key
 
 inline constexpr const char* kBestLink = "best";
+inline constexpr const char* kBestFile = "best.json";
 
 std::string checkpoint_name(int64_t step);                        // "step_00001000"
 std::optional<int64_t> checkpoint_step(const std::string& name);  // step of such a name; nullopt for any other name
@@ -75,14 +89,18 @@ struct FoundCheckpoint {
     std::string folder;                                            // empty: there is none
     std::vector<std::pair<std::string, std::string>> passed_over;  // newer, damaged checkpoints: folder, fault
 };
+std::string faults_of(const FoundCheckpoint& found);  // of the damaged ones, as one text
 // Returns the newest whole checkpoint of a run's folder. The run may save and remove checkpoints at the same time.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Returns the steps of the checkpoints in a run's folder, whole or not, in ascending order; none if there is no such
 // folder. Throws ReadError if the folder cannot be read.
 std::vector<int64_t> list_checkpoints(const std::string& run_folder);
 
-// Returns the step of the checkpoint to which the run's link `best` points; nullopt: there is none.
+// Returns the step of the checkpoint that best.json names, or, in runs of versions without it, the link `best`;
+// nullopt: there is no such checkpoint. Throws Error if best.json is damaged.
 std::optional<int64_t> best_checkpoint(const std::string& run_folder);
+// Throws UsageError if something else than a link has the link's name, which the link would replace.
+void check_best_link(const std::string& run_folder);
 
 // Returns the step of the newest whole checkpoint before which no update was skipped: the last good state (weights that
 // are not finite are never saved). nullopt: there is none. Reads and hashes that checkpoint, and newer ones that are

@@ -99,7 +99,7 @@ public:
         file.write(manifest_text(step, manifest_));
         file.close();
         for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder)
-            require(files_.sync_path(*folder), "sync", *folder);
+            require(files_.sync_folder(*folder), "sync", *folder);
         int64_t bytes = 0;
         for (const ManifestEntry& entry : manifest_) bytes += entry.bytes;
         return bytes;
@@ -139,7 +139,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::save(const TrainingState& state, const Stream& stream,
                             const std::function<const float*(int64_t begin, int64_t end)>& collected, int64_t window,
-                            bool best) {
+                            std::optional<double> best) {
     if (thread_.joinable()) thread_.join();
     float* to = copy_.data();
     if (collected) {
@@ -167,7 +167,7 @@ std::optional<SaveResult> CheckpointWriter::result(bool wait) {
     return result_;
 }
 
-void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
+void CheckpointWriter::save_copy(const TrainingState& state, std::optional<double> best) {
     const std::string folder = folder_of(state.step);
     const std::string staged = folder + ".tmp";
     result_ = {};
@@ -180,7 +180,7 @@ void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
         require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
         write(state, staged);
         require(files_.rename(staged, folder), "rename", staged);
-        require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
+        require(files_.sync_folder(plan_.run_folder), "sync", plan_.run_folder);
         result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } catch (const std::exception& fault) {
         result_.fault = fault.what();
@@ -188,28 +188,50 @@ void CheckpointWriter::save_copy(const TrainingState& state, bool best) {
         return;
     }
     try {
-        if (best) link_best(state.step);
-        result_.warning = remove_old(state.step);
+        if (best) unmarked_ = {state.step, *best};
+        const std::string link = unmarked_ ? write_best() : "";
+        const std::string removal = remove_old(state.step);
+        result_.warning = link + (link.empty() || removal.empty() ? "" : "; ") + removal;
     } catch (const std::exception& fault) { result_.warning = fault.what(); }
 }
 
-std::string CheckpointWriter::mark_best(int64_t step) {
+std::string CheckpointWriter::mark_best(int64_t step, double loss) {
     if (thread_.joinable()) thread_.join();
-    if (best_checkpoint(plan_.run_folder) == step || !path_exists(folder_of(step))) return "";
+    if (!path_exists(folder_of(step))) return "";
+    unmarked_ = {step, loss};
     try {
-        link_best(step);
-        return "";
+        return write_best();
     } catch (const std::exception& fault) { return fault.what(); }
 }
 
-// The rename replaces the link at once: a kill leaves the old one or the new one.
-void CheckpointWriter::link_best(int64_t step) {
-    const std::string link = plan_.run_folder + "/" + kBestLink;
-    const std::string staged = link + ".tmp";
-    require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
-    require(files_.link(checkpoint_name(step), staged), "link", staged);
-    require(files_.rename(staged, link), "rename", staged);
-    require(files_.sync_path(plan_.run_folder), "sync", plan_.run_folder);
+// Each rename replaces at once: a kill leaves the old file and link or the new ones. The file comes first, because it
+// protects the checkpoint; a resumed run makes the link again.
+std::string CheckpointWriter::write_best() {
+    const auto [step, loss] = *unmarked_;
+    const auto replace = [&](const char* name, const std::function<void(const std::string&)>& make) {
+        const std::string path = plan_.run_folder + "/" + name;
+        const std::string staged = path + ".tmp";
+        require(files_.remove_folder(staged), "remove", staged);  // left by a killed run
+        make(name + std::string(".tmp"));
+        require(files_.rename(staged, path), "rename", staged);
+        require(files_.sync_folder(plan_.run_folder), "sync", plan_.run_folder);
+    };
+    replace(kBestFile, [&](const std::string& staged) {
+        OutputFile file(files_, plan_.run_folder, staged);
+        file.write(json_text({{"step", step}, {"loss", loss}}, {.in_order = true}) + "\n");
+        file.close();
+    });
+    unmarked_.reset();
+    try {
+        check_best_link(plan_.run_folder);
+        replace(kBestLink, [&](const std::string& staged) {
+            const std::string path = plan_.run_folder + "/" + staged;
+            require(files_.link(checkpoint_name(step), path), "link", path);
+        });
+        return "";
+    } catch (const std::exception& fault) {
+        return fmt::format("{}; {} names the best checkpoint", fault.what(), kBestFile);
+    }
 }
 
 void CheckpointWriter::check_finite() const {
@@ -272,6 +294,7 @@ void CheckpointWriter::write_optimizer(StagedFolder& folder) const {
 std::string CheckpointWriter::folder_of(int64_t step) const { return plan_.run_folder + "/" + checkpoint_name(step); }
 
 std::string CheckpointWriter::remove_old(int64_t newest) {
+    if (unmarked_) return "";
     try {
         std::vector<int64_t> old = list_checkpoints(plan_.run_folder);
         std::erase_if(old, [&](int64_t step) { return step >= newest; });

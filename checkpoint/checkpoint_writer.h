@@ -60,13 +60,15 @@ public:
     // Begins to save the state that results from the work queued on the stream. Waits for an earlier save, never for
     // this one. Weights that are not finite are not saved, and the result names them. If the state is not whole on this
     // device, collected(begin, end) copies elements [begin, end), at most `window` of them, of the master weights
-    // followed by the state, tensor after tensor, to the device. best: see mark_best().
+    // followed by the state, tensor after tensor, to the device. best: the loss that mark_best() gets, if this
+    // checkpoint is the best.
     void save(const TrainingState& state, const Stream& stream,
               const std::function<const float*(int64_t begin, int64_t end)>& collected = nullptr, int64_t window = 0,
-              bool best = false);
-    // Makes the run's link `best` point to the checkpoint of `step`, once the save in flight is done. Does nothing if
-    // there is no such checkpoint. Returns the fault, or "".
-    std::string mark_best(int64_t step);
+              std::optional<double> best = std::nullopt);
+    // Makes the run's best.json and link `best` name the checkpoint of `step`, once the save in flight is done. Does
+    // nothing if there is no such checkpoint. Returns the fault, or "". While best.json could not be written, nothing
+    // is removed; each save tries again.
+    std::string mark_best(int64_t step, double loss);
     // Returns the result of a save that finished since the last call; if `wait`, waits for the save in flight. nullopt:
     // there is none.
     std::optional<SaveResult> result(bool wait);
@@ -83,8 +85,9 @@ private:
     void write(const TrainingState& state, const std::string& staged);
     void write_model(StagedFolder& folder) const;
     void write_optimizer(StagedFolder& folder) const;
-    void save_copy(const TrainingState& state, bool best);
-    void link_best(int64_t step);  // throws Error
+    void save_copy(const TrainingState& state, std::optional<double> best);
+    // Writes best.json for unmarked_, or throws Error. Returns why the link could not be made, or "".
+    std::string write_best();
 
     CheckpointPlan plan_;
     const ParamStore& params_;
@@ -95,7 +98,8 @@ private:
     Event copied_;
     std::thread thread_;
     std::atomic<bool> running_ = false;
-    SaveResult result_;  // used by the thread while running_, then by this object
+    std::optional<std::pair<int64_t, double>> unmarked_;  // step and loss of the best one until best.json has them
+    SaveResult result_;                                   // used by the thread while running_, then by this object
     bool reported_ = true;
 };
 

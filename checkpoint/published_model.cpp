@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
+#include "files/json.h"
 #include "files/script.h"
 #include "model/decoder.h"
 #include "model/families.h"
@@ -109,7 +110,10 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
         if (file || SafetensorsModel::in(folder)) {
             verify_model(folder);
         } else {
-            weights_folder = find_checkpoint(folder).folder;
+            const FoundCheckpoint found = find_checkpoint(folder);
+            weights_folder = found.folder;
+            CHECK_USAGE(!weights_folder.empty() || found.passed_over.empty(), "{}: no checkpoint in it is whole: {}",
+                        folder, faults_of(found));
             CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(weights_folder, families);

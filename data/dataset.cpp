@@ -147,9 +147,9 @@ std::pair<std::string, double> weighted(const std::string& item) {
     const char* begin = item.data() + colon + 1;
     const char* end = item.data() + item.size();
     const auto parsed = std::from_chars(begin, end, weight);
-    if (parsed.ec != std::errc() || parsed.ptr != end) return {item, 0};
-    CHECK_USAGE(std::isfinite(weight) && weight > 0 && weight <= 1e6,
-                "{}: the weight of a source must be positive, e.g. A:0.7,B:0.3", item);
+    if (parsed.ec == std::errc::invalid_argument || parsed.ptr != end) return {item, 0};
+    CHECK_USAGE(weight > 0 && weight <= 1e6,
+                "{}: the weight of a source must be above 0 and at most 1e6, e.g. A:0.7,B:0.3", item);
     return {item.substr(0, colon), weight};
 }
 

@@ -92,7 +92,8 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
     std::vector<std::string> names;
     std::filesystem::directory_iterator entry(folder, error);
     for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
-        names.push_back(entry->path().filename().string());
+        if (std::string name = entry->path().filename().string(); !name.starts_with('.'))
+            names.push_back(std::move(name));
     if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) error.clear();
     std::sort(names.begin(), names.end());
     return names;

@@ -56,7 +56,8 @@ std::string sampled_hash(const std::string& path);
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
 
-// Returns the sorted names of a folder's entries, none if the folder does not exist. Sets `error` if it cannot be read.
+// Returns the sorted names of a folder's entries that are not hidden (other systems leave ._NAME beside a file), none
+// if the folder does not exist. Sets `error` if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
 // Opens a regular file for appending; creates it if it is missing. Refuses a symbolic link. Throws Error naming the

@@ -22,14 +22,16 @@ int FileOps::sync(int file) { return ::fsync(file); }
 
 int FileOps::close(int file) { return ::close(file); }
 
-int FileOps::sync_path(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+int FileOps::sync_folder(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0) return -1;
+    errno = 0;
     const int status = ::fsync(file);
     const int error = errno;
     ::close(file);
     errno = error;
-    return status;
+    const bool unsupported = error == EINVAL || error == ENOTSUP || error == ENOSYS;
+    return unsupported ? 0 : status;
 }
 
 int FileOps::rename(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()); }

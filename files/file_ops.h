@@ -16,7 +16,9 @@ public:
     virtual ssize_t write(int file, const void* data, size_t bytes);  // may write less, like write(2)
     virtual int sync(int file);
     virtual int close(int file);
-    virtual int sync_path(const std::string& path);  // of an existing folder or file
+    // Syncs an existing folder, and thereby the names in it. Succeeds if its file system syncs no folders (SMB, some of
+    // FUSE and 9p), where a rename is as durable as they make it.
+    virtual int sync_folder(const std::string& path);
     virtual int rename(const std::string& from, const std::string& to);
     virtual int link(const std::string& target, const std::string& path);  // a new symbolic link
     virtual int remove_folder(const std::string& path);                    // with its contents; 0 if it does not exist

@@ -1,11 +1,12 @@
 #include "generation/generate.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <iostream>
-#include <iterator>
+#include <cstring>
 #include <random>
 
 #include "base/standard_streams.h"
@@ -24,11 +25,22 @@ namespace teon {
 
 namespace {
 
+constexpr size_t kMaxPromptBytes = size_t{4} << 20;  // more than the largest context has
+
 // Returns standard input without its last line break, which most programs add.
 std::string prompt_from_standard_input() {
-    std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-    CHECK(!std::cin.bad(), "standard input: cannot be read");
+    std::string text;
+    std::vector<char> block(size_t{64} << 10);
+    for (ssize_t n = 1; n != 0 && text.size() <= kMaxPromptBytes;) {
+        n = ::read(STDIN_FILENO, block.data(), block.size());
+        if (n < 0 && errno == EINTR) continue;
+        CHECK_USAGE(n >= 0, "--prompt -: standard input cannot be read: {}", std::strerror(errno));
+        text.append(block.data(), static_cast<size_t>(n));
+    }
+    CHECK_USAGE(text.size() <= kMaxPromptBytes, "--prompt -: standard input has more than {}, too much for any prompt",
+                bytes_text(static_cast<double>(kMaxPromptBytes)));
     if (text.ends_with('\n')) text.pop_back();
+    CHECK_USAGE(!text.empty(), "--prompt -: standard input is empty or closed");
     return text;
 }
 

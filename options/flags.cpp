@@ -181,7 +181,11 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
     t.text("--init-from", o.init_from, "PATH",
            "begin with the model of a folder (config.json, model.safetensors or its index), a run, a file or "
            "hf:OWNER/NAME");
-    t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text = "none";
+    t.duration("--time-limit", o.time_limit, "save and end after this time, e.g. 23h50m").default_text =
+        "none; in a Slurm job a minute and two saves before its end";
+    t.integer("--exit-when-stopped", o.exit_when_stopped, 0, 125,
+              "exit status of a run that a signal or a time limit has stopped before its last step, after saving, e.g. "
+              "75; 0: the same as that of a finished run");
 }
 
 void add_guard_flags(OptionTable& t, Options& o) {

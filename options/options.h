@@ -82,6 +82,7 @@ struct Options {
     std::optional<PublishedModel> adopted;
     bool mixture_in_turn = true;  // LoaderOptions; false in resumed runs of 0.2
     double time_limit = 0;        // seconds; 0: none
+    int exit_when_stopped = 0;    // the exit status
     // guards
     int max_skipped = 20;
     float skip_spikes = 0, warn_spikes = 0;  // standard deviations; 0: off

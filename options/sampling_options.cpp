@@ -30,10 +30,12 @@ void add_sampling_flags(OptionTable& table, SamplingOptions& o) {
             [&o] { return Json::array_of(o.prompt_tokens); })
         .is_list = true;
     table.integer("--sample-tokens", o.sample_tokens, 1, 1 << 20, "tokens to sample, at most");
-    table.number("--temperature", o.temperature, 0, 100, "what logits are divided by; 0: always the likeliest token");
+    table.number("--temperature", o.temperature, 0, 100,
+                 "what logits are divided by; 0, or a number that float rounds to it: always the likeliest token");
     table.integer("--top-k", o.top_k, 0, 1 << 24, "sample among this many of the likeliest tokens; 0: all");
     table.number("--top-p", o.top_p, 0, 1,
-                 "of these, sample among the likeliest tokens whose probabilities sum to this; 1: all");
+                 "of these, sample among the likeliest tokens whose probabilities sum to this; 0: always the likeliest "
+                 "token; 1: all");
 }
 
 std::optional<GenerateOptions> parse_generate_options(const std::vector<ModelFamily>& families, int argc,

@@ -2,26 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
 #include "train/metrics.h"
 
 namespace teon {
 
-// A run's evaluations so far. Its log is the memory: counting the logged evaluations again gives the same state.
-struct BestLoss {
-    double loss = std::numeric_limits<double>::infinity();
-    int64_t step = 0;   // of the first evaluation with this loss; 0: none yet
-    int64_t since = 0;  // evaluations after it
-
-    // Counts an evaluation. Returns whether its loss is the lowest so far; NaN never is.
+// A run's evaluations so far. Checkpoints have it (TrainingState::best), up to the evaluation before the save; the log
+// has the evaluations after that.
+struct BestLoss : BestEvaluation {
+    // Counts an evaluation, unless one of its step or a later one has been counted. Returns whether its loss is the
+    // lowest so far; NaN never is.
     bool count(const LoggedEvaluation& e);
     // Returns why a run with this --patience stops, or an empty string. patience 0: none.
     std::string out_of_patience(int64_t patience) const;
-
-    std::string text() const;  // for other ranks
-    static BestLoss parse(const std::string& text);
 };
 
 }  // namespace teon

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -11,7 +12,9 @@
 #include "checkpoint/tokenizer_files.h"
 #include "checkpoint/weights.h"
 #include "files/json.h"
+#include "files/rehearsal.h"
 #include "model/decoder.h"
+#include "options/command_line.h"
 #include "plan/description.h"
 #include "plan/memory.h"
 #include "plan/report.h"
@@ -22,6 +25,7 @@
 #include "train/evaluation.h"
 #include "train/guard.h"
 #include "train/ranks.h"
+#include "train/run_folder.h"
 #include "train/samples.h"
 #include "train/saver.h"
 #include "train/stop.h"
@@ -100,7 +104,7 @@ public:
               [&] { return Optimizer(model_->params(), plan_.optimizer_plan, plan_.placement, o_.optimizer, ctx_); })),
           trainer_(*model_, optimizer_, loader_, trainer_options(device), ctx_),
           saver_(allocate("copy that checkpoints are written from", plan_,
-                          [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_); })) {
+                          [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_, stop_); })) {
         check_equal_on_all_ranks(json_text(common_to_ranks(run_)), "options or data", ctx_);
         if (!plan_.val.shards.empty()) {
             val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
@@ -141,19 +145,26 @@ public:
     void open(const std::optional<ResumePoint>& resume) {
         const int rank = ctx_.comm->rank();
         stop_.begin(o_.time_limit, rank == 0);
+        if (const std::optional<double> job = stop_.job_s(); job && o_.time_limit == 0)
+            console_.note(
+                fmt::format("the Slurm job ends in {}: the run saves and ends a minute and two saves earlier "
+                            "(--time-limit sets another time)",
+                            duration_text(*job)));
         ctx_.give_up = [this] { return !stop_.reason().empty(); };
         if (rank > 0 && o_.rank_logs) {
             const std::string path = fmt::format("{}/rank{}.log", o_.out, rank);
             CHECK(::dup2(open_for_append(path), ::fileno(stdout)) >= 0, "{}: {}", path, std::strerror(errno));
         }
         const int64_t step = trainer_.steps_done();
+        if (rank == 0) try_disk();
         const std::string path = metrics_path(o_, rank);
         const std::optional<LogPosition> saved = resume && rank == 0 ? resume->state.log : std::nullopt;
         const MetricsFile::Opened log = path.empty() ? MetricsFile::Opened() : metrics_.open(path, step, saved);
         if (rank == 0) clear_remains(o_.out, resume);
         diagnosis_missing_ = resume && !agree(log.diagnosed) && due(o_.diagnose_every, step);
         evaluation_missing_ = resume && !agree(log.evaluated) && evaluation_due(step);
-        best_ = best_of(log.evaluations);
+        best_ = best_of(resume ? BestLoss{resume->state.best} : BestLoss(), log.evaluations);
+        report_status("running", "");
         record(step, "config_replaced", o_.config_fault);
         if (!resume) return;
         for (const auto& [folder, fault] : resume->checkpoint.passed_over)
@@ -163,11 +174,12 @@ public:
         for (const Json& change : run_["changes"].items())
             if (change["step"] == step)
                 record(step, change["event"].get<std::string>(), change["reason"].get<std::string>());
+        // A kill may have come before either. Nothing is removed before the best one is marked.
+        if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step, best_.loss);
         saver_.remove_old(step);
-        if (o_.keep_best && best_.step > 0) saver_.mark_best(best_.step);  // a kill may have come before
     }
 
-    // Trains. Returns the signal that stopped the run, else 0.
+    // Trains. Returns the exit status as run_training() does.
     int run() {
         std::string stop = ctx_.comm->size() == 1 ? stop_.reason() : "";
         if (diagnosis_missing_ && stop.empty()) report_alignment();
@@ -202,13 +214,28 @@ public:
               o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
-        if (stop.empty()) return 0;
-        if (trainer_.steps_done() < plan_.steps)
+        const std::string patience = out_of_patience();
+        const bool stopped = trainer_.steps_done() < plan_.steps && patience.empty();
+        if (stopped && trainer_.steps_done() > 0 && !stop_.reason().empty())
+            console_.note(fmt::format("saved {}", stop_.delay()));
+        if (!stop.empty() && trainer_.steps_done() < plan_.steps)
             console_.note(fmt::format("stopped by {} after step {}; continue with --resume{}", stop,
-                                      trainer_.steps_done(),
-                                      out_of_patience().empty() ? "" : " and a larger --patience, or 0"));
+                                      trainer_.steps_done(), patience.empty() ? "" : " and a larger --patience, or 0"));
+        report_status(stopped ? "stopped" : "finished", stop);
+        if (stop.empty()) return 0;
         if (ctx_.comm->size() > 1) agree(true);  // so that no rank ends before rank 0 has saved, as if it had failed
-        return stop_.signal();
+        if (stop_.signal() == SIGINT) return -SIGINT;
+        return stopped && ctx_.comm->rank() == 0 ? o_.exit_when_stopped : 0;
+    }
+
+    // Writes status.json. A fault does not end the run.
+    void report_status(const char* state, const std::string& reason) {
+        if (ctx_.comm->rank() > 0) return;
+        try {
+            write_status(
+                o_.out,
+                {{"state", state}, {"step", trainer_.steps_done()}, {"steps", plan_.steps}, {"reason", reason}});
+        } catch (const Error& error) { console_.note(error.what()); }
     }
 
 private:
@@ -237,6 +264,16 @@ private:
         if (o_.adopted && !resume && o_.adopted->dropout > 0 && !o_.fields.contains("dropout"))
             console_.note(fmt::format("{}: was trained with dropout {}, this run has none; --dropout {} keeps it",
                                       o_.adopted->folder, o_.adopted->dropout, o_.adopted->dropout));
+    }
+
+    // Throws UsageError if no checkpoint can be saved in the run's folder.
+    void try_disk() {
+        const std::string no_links = rehearse_save(o_.out);
+        if (!o_.keep_best) return;
+        check_best_link(o_.out);
+        if (!no_links.empty())
+            console_.note(fmt::format("{}: the disk refuses symbolic links ({}): {} alone names the best checkpoint",
+                                      o_.out, no_links, kBestFile));
     }
 
     // Logs and prints an event unless the reason is empty.
@@ -341,20 +378,22 @@ private:
     // it.
     void keep_best() {
         if (saved_step_ == trainer_.steps_done())
-            saver_.mark_best(saved_step_);
+            saver_.mark_best(saved_step_, best_.loss);
         else
             save_now(o_.checkpoint_sync, /*interim=*/true, /*best=*/true);
     }
 
-    // Returns the lowest loss of the log's evaluations, of which only rank 0 knows, since the validation data changed.
-    BestLoss best_of(const std::vector<LoggedEvaluation>& evaluations) {
+    // Returns the lowest loss of the checkpoint's evaluations and of the log's after them, since the validation data
+    // changed. Only rank 0 knows them.
+    BestLoss best_of(BestLoss best, const std::vector<LoggedEvaluation>& evaluations) {
         int64_t changed = -1;
         for (const Json& change : run_["changes"].items())
             if (change["event"] == "validation_changed") changed = change["step"].get<int64_t>();
-        BestLoss best;
+        if (best.last <= changed) best = {};
         for (const LoggedEvaluation& e : evaluations)
             if (e.step > changed) best.count(e);
-        return BestLoss::parse(broadcast_from_rank_0(best.text(), ctx_));
+        const std::string text = broadcast_from_rank_0(json_text(to_json(best)), ctx_);
+        return {best_evaluation(parse_json(text, "rank 0"), "rank 0")};
     }
 
     // Writes a sample. A failure does not end the run. Returns why the run stops if it is to stop and has one rank.
@@ -413,8 +452,8 @@ private:
         saved_at_ = StopRequest::Clock::now();
         save_requested_ = save_agreed_ = false;  // this save answers a request under way
         saver_.save({step, step * o_.batch_tokens, trainer_.next_sample(), trainer_.control(), interim,
-                     metrics_.position(), run_},
-                    best, wait);
+                     metrics_.position(), best_, run_},
+                    best ? std::optional(best_.loss) : std::nullopt, wait);
     }
 
     const RunPlan& plan_;
@@ -451,7 +490,12 @@ int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context
     loop.load(start.resume);
     start.open_folder();
     loop.open(start.resume);
-    return loop.run();
+    try {
+        return loop.run();
+    } catch (const std::exception& error) {
+        loop.report_status("failed", message_of(error));
+        throw;
+    }
 }
 
 }  // namespace teon

@@ -18,8 +18,9 @@ struct TrainingStart {
     std::function<void()> open_folder;  // called on every rank after everything that may refuse to work
 };
 
-// Trains to plan.steps, or until a signal arrives and all ranks have saved. Returns the signal that stopped this rank,
-// else 0. Throws Error if the run cannot continue.
+// Trains to plan.steps, or until a signal or a time limit stops the run and all ranks have saved. Returns the exit
+// status; minus SIGINT if the process is to end by that signal. Throws Error if the run cannot continue. status.json in
+// the run's folder follows (train/run_folder.h).
 int run_training(const RunPlan& plan, const DeviceInfo& device, Context& context, const TrainingStart& start,
                  StopRequest& stop);
 

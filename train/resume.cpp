@@ -18,9 +18,8 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder) {
         point.state = read_training_state(point.checkpoint.folder);
         return point;
     }
-    std::string faults;
-    for (const auto& [folder, fault] : point.checkpoint.passed_over) faults += (faults.empty() ? "" : "; ") + fault;
-    CHECK(faults.empty(), "--resume: no checkpoint in {} is whole: {}", run_folder, faults);
+    CHECK(point.checkpoint.passed_over.empty(), "--resume: no checkpoint in {} is whole: {}", run_folder,
+          faults_of(point.checkpoint));
     return std::nullopt;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <thread>
@@ -135,7 +134,8 @@ RunPlan plan_from(const Agreed& agreed, const ModelFamily& family, Options optio
     return plan_training(family, options, start, launch.size);
 }
 
-// Plans memory for the device, checks the machine and trains. Returns the signal that ended the run, else 0.
+// Plans memory for the device, checks the machine and trains. Returns the exit status, or minus the signal that is to end
+// the process.
 int train_as_planned(RunPlan plan, TrainingStart& start, std::optional<RunFolder>& folder, const Launch& launch,
                      Context& context, StopRequest& stop) {
     const Options& o = plan.options;
@@ -165,7 +165,7 @@ void open_device(std::optional<Context>& context, const Options& o, const Launch
     context->stream.set_kernels(o.kernels);
 }
 
-// Trains on this rank. Returns the signal that ended the run, else 0.
+// Trains on this rank. Returns the exit status, or minus the signal that is to end the process.
 int train(const ModelFamily& family, const Options& options, std::optional<RunFolder>& folder, const Launch& launch,
           StopRequest& stop) {
     std::optional<Context> context;
@@ -188,7 +188,7 @@ int train(const ModelFamily& family, const Options& options, std::optional<RunFo
     }
 }
 
-// Returns the signal that ended the run, else 0.
+// Returns the exit status, or minus the signal that is to end the process.
 int run(const ModelFamily& family, int argc, const char* const* argv, StopRequest& stop) {
     const Launch launch = launch_from_environment();
     if (launch.rank > 0)
@@ -224,9 +224,10 @@ int train_main(const ModelFamily& family, int argc, const char* const* argv) {
     try {
         prepare_process();
         StopRequest stop;
-        if (run(family, argc, argv, stop) != SIGINT) return 0;
+        const int status = run(family, argc, argv, stop);
+        if (status >= 0) return status;
         std::fflush(nullptr);
-        end_by_signal(SIGINT);
+        end_by_signal(-status);
     } catch (const UsageError& error) {
         report_error(family, error);
         return 2;

@@ -117,6 +117,10 @@ bool becomes_visible(const std::function<bool()>& visible) {
     return true;
 }
 
+void write_status(const std::string& folder, const Json& status) {
+    write_file_atomically(folder + "/status.json", json_text(status, {.in_order = true}) + "\n");
+}
+
 void check_same_folder(const std::string& path, Context& context) {
     const std::string theirs = broadcast_from_rank_0(read_lock(path), context);
     CHECK(becomes_visible([&] { return read_lock(path) == theirs; }),

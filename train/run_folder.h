@@ -5,6 +5,7 @@
 #include <string>
 
 #include "files/file.h"
+#include "files/json.h"
 #include "runtime/context.h"
 
 namespace teon {
@@ -29,6 +30,15 @@ private:
     std::string path_;
     Descriptor folder_, lock_;
 };
+
+// Replaces RUN/status.json, for programs that ask how a run ended:
+//   state    running (also of a run that was killed), stopped (it has saved; --resume continues it), finished (its last
+//            step, or --patience) or failed
+//   step     steps done
+//   steps    steps of the whole run
+//   reason   why it stopped or failed, or ""
+// Throws Error.
+void write_status(const std::string& folder, const Json& status);
 
 // Call it on all ranks after rank 0 has created the folder. Throws Error naming a rank that sees a different folder at
 // this path, such as one on a disk of its own machine.

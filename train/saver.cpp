@@ -35,13 +35,19 @@ CheckpointPlan checkpoint_plan(const RunPlan& p, MetricsFile& metrics) {
 }  // namespace
 
 Saver::Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
-             Console& console)
-    : o_(run.options), model_(model), optimizer_(optimizer), ctx_(context), metrics_(metrics), console_(console) {
+             Console& console, StopRequest& stop)
+    : o_(run.options),
+      model_(model),
+      optimizer_(optimizer),
+      ctx_(context),
+      metrics_(metrics),
+      console_(console),
+      stop_(stop) {
     if (context.comm->rank() == 0)
         writer_ = std::make_unique<CheckpointWriter>(checkpoint_plan(run, metrics), model.params(), optimizer.state());
 }
 
-void Saver::save(const TrainingState& state, bool best, bool wait) {
+void Saver::save(const TrainingState& state, std::optional<double> best, bool wait) {
     this->wait();
     const NamedRange range("checkpoint");
     // Weights and state of several ranks, or in host memory, are collected in the memory of the gradients, which the
@@ -71,10 +77,10 @@ void Saver::wait() {
     on_rank_0(ctx_, [&] { report(true); });
 }
 
-void Saver::mark_best(int64_t step) {
+void Saver::mark_best(int64_t step, double loss) {
     on_rank_0(ctx_, [&] {
         report(true);
-        const std::string fault = writer_ ? writer_->mark_best(step) : "";
+        const std::string fault = writer_ ? writer_->mark_best(step, loss) : "";
         if (!fault.empty()) console_.note(fault);
     });
 }
@@ -95,6 +101,7 @@ void Saver::report(bool wait) {
         CHECK(!o_.stop_on_save_error, "{}; the checkpoints before it are whole (--on-save-error stop)", fault_);
         return;
     }
+    stop_.expect_save(saved->seconds);
     console_.note(fmt::format("checkpoint {} | {} | {:.1f} s{}", saved->folder,
                               bytes_text(static_cast<double>(saved->bytes)), saved->seconds,
                               saved->warning.empty() ? "" : " | " + saved->warning));

@@ -1,4 +1,5 @@
-// Checkpoints of a run: collects weights and optimizer state from the ranks, and reports the outcome of each save.
+// Checkpoints of a run: collects weights and optimizer state from the ranks, and reports the outcome of each save, its
+// duration also to StopRequest.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "plan/run_plan.h"
 #include "train/console.h"
 #include "train/metrics.h"
+#include "train/stop.h"
 
 namespace teon {
 
@@ -16,13 +18,13 @@ namespace teon {
 class Saver {
 public:
     Saver(const RunPlan& run, Model& model, Optimizer& optimizer, Context& context, MetricsFile& metrics,
-          Console& console);
+          Console& console, StopRequest& stop);
 
-    // Begins a checkpoint (checkpoint/checkpoint_writer.h), with `best` the one that the link `best` points to; with
+    // Begins a checkpoint (checkpoint/checkpoint_writer.h), with `best` that of the lowest validation loss so far; with
     // `wait`, waits until it is written. Call it on all ranks. Overwrites the gradients.
-    void save(const TrainingState& state, bool best, bool wait);
-    // Points the link to the checkpoint of `step`, if it exists. Waits for the save in flight. Call it on all ranks.
-    void mark_best(int64_t step);
+    void save(const TrainingState& state, std::optional<double> best, bool wait);
+    // Makes the checkpoint of `step` the best one, if it exists. Waits for the save in flight. Call it on all ranks.
+    void mark_best(int64_t step, double loss);
     // Reports the save that finished since the last call. Throws Error if it failed and --on-save-error is stop.
     void report() { report(false); }
     // The same, after waiting for the save in flight. Call it on all ranks.
@@ -41,6 +43,7 @@ private:
     Context& ctx_;
     MetricsFile& metrics_;
     Console& console_;
+    StopRequest& stop_;
     std::unique_ptr<CheckpointWriter> writer_;  // on rank 0
     std::string fault_;
 };

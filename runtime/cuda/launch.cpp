@@ -47,17 +47,24 @@ bool take(Launch& l, const char* by, std::optional<int> rank, std::optional<int>
     return true;
 }
 
+// Returns the name of a launcher that sets RANK and WORLD_SIZE.
+std::string launcher_like_torchrun() {
+    if (!text("TORCHELASTIC_RUN_ID").empty()) return "torchrun";
+    const std::string name = text("TEON_LAUNCHER");  // set by scripts/launch/local.py
+    return name.empty() ? "a launcher (RANK, WORLD_SIZE)" : name;
+}
+
 void find_ranks(Launch& l) {
     Launch mpi;
     mpi.mpi = take(mpi, "mpirun", number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
                    number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
                    number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0),
                    number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1));
-    const bool torchrun = take(l, "torchrun", number({"RANK"}, 0), number({"WORLD_SIZE"}, 1), number({"LOCAL_RANK"}, 0),
-                               number({"LOCAL_WORLD_SIZE"}, 1));
-    if (mpi.mpi && (!torchrun || (mpi.rank == l.rank && mpi.size == l.size))) {
+    const bool torch = take(l, launcher_like_torchrun().c_str(), number({"RANK"}, 0), number({"WORLD_SIZE"}, 1),
+                            number({"LOCAL_RANK"}, 0), number({"LOCAL_WORLD_SIZE"}, 1));
+    if (mpi.mpi && (!torch || (mpi.rank == l.rank && mpi.size == l.size))) {
         l = mpi;
-    } else if (!torchrun && number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {
+    } else if (!torch && number({"SLURM_STEP_NUM_TASKS"}, 1).value_or(1) > 1) {
         // A shell inside an allocation, with one task, is not a rank.
         take(l, "srun", number({"SLURM_PROCID"}, 0), number({"SLURM_STEP_NUM_TASKS"}, 1), number({"SLURM_LOCALID"}, 0),
              std::nullopt);

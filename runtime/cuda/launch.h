@@ -7,7 +7,7 @@
 namespace teon {
 
 struct Launch {
-    std::string by;  // "mpirun", "torchrun", "srun"; empty: alone
+    std::string by;  // "mpirun", "torchrun", "local.py", "srun" or words for another launcher; empty: alone
     int rank = 0, size = 1, local_rank = 0;
     int local_size = 1;  // ranks on this machine, or size if the launcher does not say
     bool mpi = false;    // MPI connects the ranks

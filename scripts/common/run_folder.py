@@ -214,9 +214,14 @@ def open_run(run):
     return read_config(run), Metrics(run)
 
 
+def visible(names):
+    """Returns the names, sorted, without those of hidden files and folders."""
+    return sorted(name for name in names if not name.startswith("."))
+
+
 def find_runs(pattern):
     """Returns the folders of runs for a path or glob, sorted: each matching folder that is a run, or the runs in it.
-    Follows links, and enters each folder once."""
+    Follows links, and enters each folder once, but none that is hidden."""
     found, entered = [], set()
     for top in [pattern] if os.path.isdir(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern))):
         for folder, below, files in os.walk(top, followlinks=True):
@@ -227,7 +232,7 @@ def find_runs(pattern):
             if "metrics.jsonl" in files or folder == top and "config.json" in files:
                 found.append(folder)
                 below.clear()
-            below.sort()
+            below[:] = visible(below)
     return found
 
 

@@ -25,6 +25,34 @@ def target_of(path):
 
 
 @contextlib.contextmanager
+def writing(path, mode):
+    """Opens a file for writing. An OSError of a write or a sync, which has no name, gets the file's."""
+    try:
+        with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+    except OSError as error:
+        if error.strerror and error.filename is None:
+            error.filename = path
+        raise
+
+
+# Some file systems sync no folders (SMB, some of FUSE and 9p): a rename is then as durable as they make it.
+UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+
+def sync_folder(folder):
+    """Syncs `folder` to disk, which makes renames in it durable, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise OSError(error.errno, error.strerror, folder) from None
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def replacing(path, mode="w", durable=True):
     """Opens a new file for writing, which replaces `path` at the end of the block, if `durable` synced to disk. If the
     block fails, `path` keeps its content."""
@@ -34,8 +62,7 @@ def replacing(path, mode="w", durable=True):
         target_of(staged)
         os.remove(staged)  # of a run that was killed
     try:
-        with open(staged, mode.replace("w", "x"),
-                  encoding=None if "b" in mode else "utf-8") as file:
+        with writing(staged, mode.replace("w", "x")) as file:
             yield file
             file.flush()
             if durable:

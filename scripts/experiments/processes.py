@@ -8,12 +8,12 @@ import tempfile
 import time
 
 from common.startup import complain as say
+from common.stopping import SIGNALS, catch
 
 from experiments import Fault
 
 LOOK = 0.1    # seconds between checks of the programs
 DRAW = 1.0    # seconds between updates of the display
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The exit statuses of a program that one of these signals has ended.
 INTERRUPTED = tuple(status for number in SIGNALS for status in (-number, 128 + number))
 
@@ -51,13 +51,12 @@ def run_all(todo, jobs=1, show=lambda running: None, environments=({},)):
     Calls `show(running)` about once per second. A program in slot n of the `jobs` slots gets
     environments[n % len(environments)].
 
-    After SIGINT (Ctrl-C), SIGTERM or SIGHUP the programs get the same signal, save and end; a second signal kills them.
-    Then raises KeyboardInterrupt, also if another process has interrupted a program.
+    After one of SIGNALS the programs get the same signal, save and end; a second SIGINT (Ctrl-C) kills them. Schedulers
+    repeat the others. Then raises KeyboardInterrupt, also if another process has interrupted a program.
     """
-    todo, running, slots, sent, drawn = iter(todo), [], list(range(jobs)), 0, -DRAW
+    todo, running, slots, told, drawn = iter(todo), [], list(range(jobs)), False, -DRAW
     signals = []  # received ones
-    before = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in SIGNALS
-              if signal.getsignal(number) != signal.SIG_IGN}
+    before = catch(signals)
     try:
         while True:
             while slots and not signals and (task := next(todo, None)):
@@ -65,12 +64,15 @@ def run_all(todo, jobs=1, show=lambda running: None, environments=({},)):
                 running.append(start(task[0], slot, task[1], environments[slot % len(environments)]))
             if not running:
                 break
-            if sent < len(signals):
-                sent += 1
-                if sent == 1:
-                    say(f"{len(running)} running: they save, then end; Ctrl-C again kills them")
+            if signals and not told:
+                told = True
+                again = " again" if signals[0] == signal.SIGINT else " twice"
+                say(f"{len(running)} running: they save, then end; Ctrl-C{again} kills them")
                 for program in running:
-                    program.send(signals[-1] if sent == 1 else signal.SIGKILL)
+                    program.send(signals[0])
+            if signals.count(signal.SIGINT) > 1:
+                for program in running:
+                    program.send(signal.SIGKILL)
             for program in [p for p in running if p.process.poll() is not None]:
                 running.remove(program)
                 slots.append(program.slot)

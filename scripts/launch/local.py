@@ -3,9 +3,10 @@
 
     python3 scripts/launch/local.py -n 8 ./train_gpt2 --data datasets/fineweb10B --optimizer teon ...
 
-Ranks connect at a free port of this machine. The script forwards SIGTERM, SIGINT and SIGHUP (a closed terminal) to all
-ranks, except signals that it was started to ignore (nohup). If a rank fails, ranks that are still running after a few
-seconds are killed. The exit status is that of the first rank that failed, or 0.
+Ranks connect at a free port of this machine. The script forwards the signals at which a run saves and ends (SIGTERM,
+SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU) to all ranks, except those that it was started to ignore (nohup). A second
+Ctrl-C kills the ranks. If a rank fails, ranks that are still running after a few seconds are killed. The exit status is
+that of the first rank that failed, or 0.
 """
 if __name__ == "__main__":
     import os
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import time
 
+from common import stopping
 from common.arguments import Parser, whole
 
 GRACE = 5  # seconds, after the first failure
@@ -44,12 +46,10 @@ def main():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    common = {"WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks, "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": port}
+    common = {"TEON_LAUNCHER": "local.py", "WORLD_SIZE": options.ranks, "LOCAL_WORLD_SIZE": options.ranks,
+              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks, signals = [], []  # signals: received, not yet sent to the ranks
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda signum, _: signals.append(signum))
+    stopping.catch(signals)
     for rank in range(options.ranks):
         variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
         try:
@@ -58,13 +58,14 @@ def main():
         except OSError as error:
             parser.error(f"cannot run {options.command[0]}: {error.strerror}")
 
-    failed, deadline = None, None
+    failed, deadline, interrupts = None, None, 0
     while any(r.poll() is None for r in ranks):
         time.sleep(0.05)
         while signals:
             signum = signals.pop(0)
+            interrupts += signum == signal.SIGINT
             for r in ranks:
-                r.send_signal(signum)
+                r.send_signal(signum if interrupts < 2 else signal.SIGKILL)
         if failed is None:
             failed = next((i for i, r in enumerate(ranks) if r.returncode), None)
             if failed is not None:

@@ -4,9 +4,9 @@
 #   sbatch --nodes=2 scripts/launch/slurm.sh --model large --optimizer teon --data datasets/fineweb10B \
 #       --batch-tokens 524288
 #
-# Ranks connect at the first node of the step. Two minutes before its time limit the job gets SIGTERM and saves a
-# checkpoint; this script then requeues it, and it continues from the checkpoint. Checkpoints do not depend on the
-# number of GPUs.
+# Ranks connect at the first node of the step. Two minutes before its time limit the job gets SIGTERM, saves a
+# checkpoint and ends with status 75; this script then requeues it, and it continues from the checkpoint. Checkpoints do
+# not depend on the number of GPUs.
 #
 #SBATCH --job-name=teon
 #SBATCH --nodes=2
@@ -27,10 +27,7 @@ export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 
 # --resume continues from the newest checkpoint in --out, if there is one.
 status=0
-srun --mpi=none --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume || status=$?
+srun --mpi=none --kill-on-bad-exit=1 "$program" "$@" --out "$out" --resume --exit-when-stopped 75 || status=$?
 
-# Stopped by the signal after saving, but not finished: run again.
-if [ $status = 0 ] && tail -n 20 "$SLURM_JOB_NAME-$SLURM_JOB_ID.log" | grep -q '^stopped by '; then
-    scontrol requeue "$SLURM_JOB_ID"
-fi
+if [ $status = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $status

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 
-from common.written_files import replacing, target_of
+from common.written_files import replacing, sync_folder, target_of
 
 HUB_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?P<rest>(?::[\w.-]+)*)")
 
@@ -72,15 +72,6 @@ def quantity(text):
     if not value <= 2**53 or value != int(value):
         raise ValueError(f"'{text}' is not a whole number below 2^53")
     return int(value)
-
-
-def sync_folder(folder):
-    """Syncs `folder` to disk, which makes renames in it durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_and_rename(file, staged, final):

@@ -16,10 +16,12 @@ import os
 import shutil
 import time
 
+from common.written_files import sync_folder
+
 from . import VERSION, folder_checks, round_trip, tokenizer_folder
 from . import tokenizer as tokenizers
 from .batches import Advance, Note
-from .files import Failure, WrongOption, check_shape, read_json, sync_folder, write_json
+from .files import Failure, WrongOption, check_shape, read_json, write_json
 from .first_texts import sample_texts, training_texts
 from .interrupts import raise_received
 from .progress import Progress

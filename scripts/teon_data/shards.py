@@ -12,17 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from common.run_folder import visible
+from common.written_files import sync_folder, writing
 
-from .files import (
-    Failure,
-    check_regular,
-    counted,
-    first_line,
-    read_json,
-    sha256_file,
-    sync_and_rename,
-    sync_folder,
-)
+from .files import Failure, check_regular, counted, first_line, read_json, sha256_file, sync_and_rename
 from .source_bytes import CORRECTION, clipped, write_corrections
 
 HEADER_BYTES = 1024
@@ -122,7 +115,7 @@ def write_part(folder, file, unit, tokenized, rows, extent):
     staged = f"{path}.{os.getpid()}.staged"
     tokens = documents = 0
     corrections = [np.empty(0, CORRECTION)]
-    with open(staged, "wb") as out:
+    with writing(staged, "wb") as out:
         out.write(b"\0" * Part.HEADER.size)
         for batch in tokenized:
             out.write(batch.tokens)
@@ -155,7 +148,7 @@ def write_shard(path, staged, pieces, tokens, dtype, lengths):
     documents = text_bytes = written = 0
     corrections = []
     previous = None  # the token before the block
-    with open(staged, "wb") as out:
+    with writing(staged, "wb") as out:
         header = shard_header(tokens, dtype.itemsize)
         out.write(header)
         digest.update(header)
@@ -183,7 +176,7 @@ def write_shard(path, staged, pieces, tokens, dtype, lengths):
                  "sha256": digest.hexdigest()}
         corrections = np.concatenate(corrections) if corrections else np.empty(0, CORRECTION)
         if corrections.size:
-            with open(staged + ".bytes", "wb") as beside:
+            with writing(staged + ".bytes", "wb") as beside:
                 write_corrections(beside, corrections)
                 sync_and_rename(beside, staged + ".bytes", corrections_path(path))
             entry["text_bytes"] += int(corrections["difference"].sum())
@@ -257,7 +250,7 @@ def verify(folder, threads):
         faults = [fault for check in checks for fault in check.result()]
     listed = {entry["file"] for entry in manifest["shards"]}
     faults += [f"{os.path.join(folder, name)}: not in the manifest"
-               for name in sorted(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
+               for name in visible(os.listdir(folder)) if name.endswith(".bin") and name not in listed]
     for name, digest in manifest["tokenizer"]["files"].items():
         faults += check_file(os.path.join(folder, "tokenizer", name), digest)
     return manifest, faults
@@ -278,7 +271,7 @@ def info(folder):
             yield (f"{entry['split']:<11} {entry['file']}  {counted(entry['tokens'], 'token')}, "
                    f"{counted(entry['documents'], 'document')}")
         return
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin")) if os.path.isdir(folder) else []
+    names = [name for name in visible(os.listdir(folder)) if name.endswith(".bin")] if os.path.isdir(folder) else []
     if not names:
         raise Failure(f"{folder}: no manifest.json and no .bin files")
     yield "no manifest.json; from the headers:"

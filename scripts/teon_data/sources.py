@@ -13,6 +13,8 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from common.run_folder import visible
+
 from .columns import TEXT_SIZES
 from .compression import COMPRESSIONS
 from .documents import Unit
@@ -67,15 +69,15 @@ def unreadable(error):
 
 
 def files_below(folder):
-    """Yields the files below a folder that are not hidden. Follows links, and enters each folder once."""
+    """Yields the files below a folder, without what is hidden. Follows links, and enters each folder once."""
     entered = set()
     for place, below, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        below.sort()
+        below[:] = visible(below)
         if (real := os.path.realpath(place)) in entered:
             below.clear()
             continue
         entered.add(real)
-        yield from (os.path.join(place, name) for name in names if not name.startswith("."))
+        yield from (os.path.join(place, name) for name in visible(names))
 
 
 def check_content(path, size):

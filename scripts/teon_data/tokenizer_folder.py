@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 
+from common.written_files import sync_folder, writing
+
 from .files import (
     HUB_NAME,
     Failure,
@@ -13,7 +15,6 @@ from .files import (
     hub_client,
     need,
     sha256_file,
-    sync_folder,
     write_json,
 )
 from .token_table import LONGEST_OF_VERSION_2, adds_first_blank, identity, tokens_bin
@@ -104,13 +105,13 @@ def create(folder, name, bpe_dir, delimiter, texts):
         token = choose_delimiter(tokenizer, name, staged, delimiter)
         description |= {"delimiter": token, "delimiter_text": tokenizer.text_of(token)}
     table = tokenizer.token_bytes()
-    with open(os.path.join(staged, "tokens.bin"), "wb") as file:
+    with writing(os.path.join(staged, "tokens.bin"), "wb") as file:
         file.write(tokens_bin(table, description["delimiter"], adds_first_blank(tokenizer, table)))
     description["identity"] = identity(table, description["delimiter"])
     description["files"] = {file: sha256_file(os.path.join(staged, file)) for file in sorted(os.listdir(staged))}
     write_json(os.path.join(staged, "description.json"), description)
     for file in os.listdir(staged):
-        with open(os.path.join(staged, file), "rb") as copied:
+        with writing(os.path.join(staged, file), "rb") as copied:
             os.fsync(copied.fileno())
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(staged, folder)
@@ -128,7 +129,7 @@ def write_converted(folder):
         return None
     if converted is None:
         return None
-    with open(os.path.join(folder, "huggingface.json"), "w", encoding="utf-8") as file:
+    with writing(os.path.join(folder, "huggingface.json"), "w") as file:
         json.dump(converted, file, ensure_ascii=False)
     return "huggingface.json"
 
@@ -162,7 +163,7 @@ def fetch_gpt2(folder, bpe_dir):
         with failing_as(f"download {GPT2_URL}{file}",
                         "; without a network, copy vocab.bpe and encoder.json here and use --bpe-dir FOLDER"):
             data = load_module.read_file_cached(GPT2_URL + file, digest)
-        with open(target, "wb") as out:
+        with writing(target, "wb") as out:
             out.write(data)
 
 

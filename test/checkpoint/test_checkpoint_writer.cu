@@ -230,18 +230,21 @@ TEST_CASE("checkpoint/checkpoint_writer: the best one stays until another is the
     CheckpointWriter all = run.writer();
     const TempDir& folder = run.folder;
     REQUIRE(best_checkpoint(folder.path()) == std::nullopt);
-    REQUIRE(last.mark_best(5) == "");  // no such checkpoint
+    REQUIRE(last.mark_best(5, Trained::loss_of(5)) == "");  // no such checkpoint
     REQUIRE(best_checkpoint(folder.path()) == std::nullopt);
     REQUIRE(run.save(last, 10, 0, true, true) == "");
     REQUIRE(best_checkpoint(folder.path()) == 10);
     REQUIRE(fs::read_symlink(folder / "best") == "step_00000010");  // relative: a run's folder can be moved
+    const Json best = read_json(folder / "best.json");
+    REQUIRE(best["step"] == int64_t{10});
+    REQUIRE(best["loss"] == Trained::loss_of(10));
     for (int64_t step = 20; step <= 40; step += 10) REQUIRE(run.save(last, step, 0) == "");
     REQUIRE(run.steps() == std::vector<int64_t>{10, 40});
-    REQUIRE(last.mark_best(40) == "");
+    REQUIRE(last.mark_best(40, Trained::loss_of(40)) == "");
     REQUIRE(best_checkpoint(folder.path()) == 40);
     REQUIRE(run.save(last, 50, 0) == "");
     REQUIRE(run.steps() == std::vector<int64_t>{40, 50});
-    REQUIRE(last.mark_best(50) == "");
+    REQUIRE(last.mark_best(50, Trained::loss_of(50)) == "");
     // Where all are kept, a best one that was not due is replaced.
     REQUIRE(run.save(all, 60, 0, true, true) == "");
     REQUIRE(run.save(all, 70, 0, true, true) == "");
@@ -264,28 +267,68 @@ TEST_CASE(
                 REQUIRE(run.save(good, 1, 0, true, true) == "");
                 if (due) REQUIRE(run.save(good, 2, 0) == "");
                 std::string fault;
+                bool saved = true;
                 if (due) {
-                    fault = writer.mark_best(2);
+                    fault = writer.mark_best(2, Trained::loss_of(2));
                 } else {
                     TrainingState state = Trained::state(2);
                     state.control.skipped_in_row = 0;
-                    writer.save(state, run.ctx.stream, nullptr, 0, true);
+                    writer.save(state, run.ctx.stream, nullptr, 0, Trained::loss_of(2));
                     const SaveResult result = *writer.result(true);
                     fault = result.fault + result.warning;
+                    saved = result.fault.empty();
                 }
                 INFO("fault at operation " << at << " of kind " << kind << ": " << fault);
                 REQUIRE(fault.empty() == !files.happened);
                 const std::optional<int64_t> best = best_checkpoint(run.folder.path());
                 REQUIRE((best == 1 || best == 2));
                 REQUIRE(!checkpoint_fault(run.checkpoint(*best)));
+                // After an error the same run saves again, and removes neither.
+                if (kind == FaultyFiles::error && saved && files.happened) {
+                    REQUIRE(run.save(writer, 3, 0) == "");
+                    REQUIRE(best_checkpoint(run.folder.path()) == 2);
+                    fs::remove_all(run.checkpoint(3));
+                }
                 // The resumed run marks it again, and needs no help.
                 if (!fs::exists(run.checkpoint(2))) REQUIRE(run.save(good, 2, 0) == "");
-                REQUIRE(good.mark_best(2) == "");
+                REQUIRE(good.mark_best(2, Trained::loss_of(2)) == "");
                 REQUIRE(best_checkpoint(run.folder.path()) == 2);
                 REQUIRE(good.remove_old(2) == "");
                 REQUIRE(run.steps() == std::vector<int64_t>{2});
                 if (!files.happened) break;
             }
+}
+
+TEST_CASE("checkpoint/checkpoint_writer: the best one stays where no link can be made, or its name is taken") {
+    struct NoLinks : FileOps {
+        int link(const std::string&, const std::string&) override {
+            errno = EPERM;
+            return -1;
+        }
+    } no_links;
+    for (const bool taken : {false, true}) {
+        SmallRun run;
+        const std::string link = run.folder / "best";
+        if (taken) std::ofstream(link) << "mine";
+        CheckpointWriter writer = run.writer(1, 0, no_links);
+        for (int64_t step = 1; step <= 3; ++step) REQUIRE(run.save(writer, step, 0, true, step == 1) == "");
+        REQUIRE(run.steps() == std::vector<int64_t>{1, 3});
+        REQUIRE(best_checkpoint(run.folder.path()) == 1);
+        const std::string fault = writer.mark_best(3, 0.1);
+        REQUIRE(fault.ends_with("; best.json names the best checkpoint"));
+        REQUIRE(fault.find(taken ? "is not a link" : "cannot link: Operation not permitted") != std::string::npos);
+        REQUIRE(best_checkpoint(run.folder.path()) == 3);
+        if (taken) REQUIRE(fs::file_size(link) == 4);
+    }
+}
+
+TEST_CASE("checkpoint/checkpoint_writer: runs of version 0.2.0 have a link and no best.json") {
+    SmallRun run;
+    CheckpointWriter writer = run.writer(1);
+    REQUIRE(run.save(writer, 1, 0) == "");
+    fs::create_symlink("step_00000001", run.folder / "best");
+    REQUIRE(run.save(writer, 2, 0) == "");
+    REQUIRE(run.steps() == std::vector<int64_t>{1, 2});
 }
 
 TEST_CASE("checkpoint/checkpoint_writer: nothing is saved if the log cannot be written") {

@@ -95,9 +95,10 @@ struct Trained {
         TrainingState s = state(step);
         s.control.skipped_in_row = skipped_in_row;
         s.interim = interim;
-        writer.save(s, ctx.stream, nullptr, 0, best);
+        writer.save(s, ctx.stream, nullptr, 0, best ? std::optional(loss_of(step)) : std::nullopt);
         return writer.result(true)->fault;
     }
+    static double loss_of(int64_t step) { return 1.0 / static_cast<double>(step); }
     static TrainingState state(int64_t step) {
         TrainingState s;
         s.step = step;
@@ -109,6 +110,7 @@ struct Trained {
         s.control.grad_norm_stats = {1e30f, 0.3f, 128};
         s.run = {{"options", {{"lr", 0.1f}}}};
         s.log = {1000 * step, 0xfedcba9876543210};
+        s.best = {loss_of(step), step, 3, step + 5};
         return s;
     }
 };
@@ -148,7 +150,7 @@ struct FaultyFiles : FileOps {
         const int status = FileOps::close(file);
         return failed ? -1 : status;
     }
-    int sync_path(const std::string&) override { return fails() ? -1 : 0; }
+    int sync_folder(const std::string&) override { return fails() ? -1 : 0; }
     int rename(const std::string& from, const std::string& to) override {
         return fails() ? -1 : FileOps::rename(from, to);
     }

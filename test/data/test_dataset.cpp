@@ -146,6 +146,10 @@ TEST_CASE("data/dataset: the sources of a mixture and their shares") {
     for (const char* bad : {":0", ":-1", ":inf", ":nan"})
         REQUIRE(error_of([&] { open_dataset(a.path + bad + "," + b.path + ":1", "train"); }).find("weight") !=
                 std::string::npos);
+    for (const char* large : {":1e300", ":1e400", ":1000001"})
+        REQUIRE(error_of([&] {
+                    open_dataset(a.path + large + "," + b.path + ":1", "train");
+                }).find(": the weight of a source must be above 0 and at most 1e6") != std::string::npos);
     REQUIRE(error_of([&] { open_dataset(a.path + "," + b.path + ":1", "train"); }).find("has a weight or none") !=
             std::string::npos);
     std::filesystem::rename(b.path, folder / "b:2");

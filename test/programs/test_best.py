@@ -1,12 +1,13 @@
 """--keep-best and --patience:  dev/run_tests.py test/programs/test_best.py"""
 
+import errno
 import os
 import random
 import shutil
 import time
 
 from resuming import ResumeCase
-from testing import MODELLED, STATE, write_shards
+from testing import MODELLED, STATE, failing_files, read_json, write_shards
 
 
 class BestTest(ResumeCase):
@@ -86,6 +87,50 @@ class BestTest(ResumeCase):
         (self.folder / "a" / "best").unlink()
         self.train("a", *flags, "--resume")
         self.assertEqual(self.best("a"), f"step_{step:08}")
+
+    def test_where_links_are_refused_the_best_checkpoint_is_kept_and_named_in_a_file(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--keep-best", "--checkpoint-every", 5, "--keep-last", 1]
+        no_links = {"LD_PRELOAD": failing_files(self.folder), "FAIL_UNDER": self.folder / "a", "FAIL_CALL": "symlink",
+                    "FAIL_ERRNO": errno.EPERM}
+        result = self.train("a", *flags, **no_links)
+        step, loss = self.lowest("a")
+        self.assertEqual(self.checkpoints("a"), [f"step_{step:08}", "step_00000040"])
+        self.assertEqual(read_json(self.folder / "a" / "best.json"), {"step": step, "loss": loss})
+        self.assertFalse((self.folder / "a" / "best").is_symlink())
+        self.assertIn("a: the disk refuses symbolic links (Operation not permitted): best.json alone names the best "
+                      "checkpoint\n", result.stdout)
+        self.train("a", *flags, "--resume", steps=40, **no_links)
+        self.assertEqual(self.checkpoints("a"), [f"step_{step:08}", "step_00000040"])
+        # Where there are links, the resumed run makes it.
+        self.train("a", *flags, "--resume", steps=40)
+        self.assertEqual(self.best("a"), f"step_{step:08}")
+
+    def test_the_best_checkpoint_outlives_its_log(self):
+        self.overfit()
+        flags = [*self.OVERFITS, "--keep-best", "--checkpoint-every", 5, "--keep-last", 1, "--schedule", "constant"]
+        self.train("a", *flags, "--patience", 100)
+        step, loss = self.lowest("a")
+        self.assertLess(step, 40)
+        (self.folder / "a" / "metrics.jsonl").rename(self.folder / "moved")
+        result = self.train("a", *flags, "--patience", (40 - step) // 5 + 2, "--resume", steps=400)
+        self.assertNotIn("lowest so far", result.stdout)
+        self.assertIn(f"than {loss:.4f} of step {step} after step 50;", result.stdout)
+        self.assertEqual(self.checkpoints("a"), [f"step_{step:08}", "step_00000050"])
+        self.assertEqual(self.best("a"), f"step_{step:08}")
+        self.assertEqual(read_json(self.folder / "a" / "best.json"), {"step": step, "loss": loss})
+
+    def test_a_file_with_the_links_name_is_refused(self):
+        self.train("a", "--checkpoint-every", 20)
+        self.cut("a", 20)
+        for name in ("file", "folder"):
+            with self.subTest(name):
+                best = self.folder / "a" / "best"
+                best.write_text("mine") if name == "file" else best.mkdir()
+                self.assertEqual(self.refused("a", "--checkpoint-every", 20, "--resume", "--keep-best"),
+                                 f"train_gpt2: error: {best}: is not a link, which --keep-best makes there; move it "
+                                 "away\n")
+                best.unlink() if name == "file" else best.rmdir()
 
     def test_other_validation_data_begin_with_no_best_loss(self):
         self.overfit()

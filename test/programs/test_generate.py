@@ -153,6 +153,30 @@ class GenerateTest(Case):
                                    *map(str, greedy)], input=text, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout), (0, self.generate("--prompt", "the qu", *greedy)))
 
+    def test_standard_input_that_is_no_prompt_is_refused_in_one_line(self):
+        large = self.folder / "large"
+        large.write_bytes(b"the quick brown fox " * 1_500_000)
+        for stream, why in ((f"< {self.folder}", "cannot be read: Is a directory"), ("<&-", "is empty or closed"),
+                            ("< /dev/null", "is empty or closed"), ("< /dev/zero", "has more than 4.00 MiB"),
+                            (f"< {large}", "has more than 4.00 MiB, too much for any prompt")):
+            with self.subTest(stream):
+                error = self.error_of("bash", "-c", f'exec "$@" {stream}', "bash", BUILD / "generate", "--checkpoint",
+                                      self.run_folder, "--prompt", "-")
+                self.assertIn(f"generate: error: --prompt -: standard input {why}", error)
+
+    def test_greedy_sampling_in_every_spelling(self):
+        few = ["--prompt", "the", "--sample-tokens", 6]
+        for flags in (["--top-p", 0], ["--top-k", 1], ["--temperature", "1e-300"], ["--temperature", "1e-30"]):
+            self.assertEqual(self.generate(*few, *flags), self.generate(*few, "--temperature", 0), flags)
+
+    def test_the_fault_of_an_only_checkpoint_is_named(self):
+        run = self.folder / "damaged"
+        shutil.copytree(self.run_folder, run)
+        [checkpoint] = run.glob("step_*")
+        (checkpoint / "model.safetensors").write_bytes(b"")
+        error = self.error_of(BUILD / "generate", "--checkpoint", run)
+        self.assertIn(f"{run}: no checkpoint in it is whole: {checkpoint}/model.safetensors: 0 bytes, ", error)
+
     def test_a_text_may_be_longer_than_the_context(self):
         folder = self.published("endless", eos_token_id=None)
 

@@ -6,6 +6,7 @@
 import errno
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -14,7 +15,7 @@ import unittest
 
 import testing
 from resuming import ResumeCase, damage
-from testing import BUILD, MODELLED, failing_files, write_shards
+from testing import BUILD, MODELLED, failing_files, read_json, write_shards
 
 MANY = 200 if MODELLED else 3000  # steps of a run that will be interrupted
 
@@ -76,14 +77,106 @@ class InterruptedTest(ResumeCase):
                 self.train(out, "--resume", steps=MANY)
                 self.assert_same_run("whole", out, MANY)
 
-    def test_a_second_signal_ends_at_once(self):
-        process = self.start_run("run", steps=10**6)
+    def status(self, out):
+        path = self.folder / out / "status.json"
+        return read_json(path) if path.exists() else {"state": "not begun"}
+
+    # What schedulers send, with the seconds until the next: Slurm at a time limit and at scancel, twice within 18 or
+    # 300 ms; --signal=USR1@60 and then the limit; SGE's and LSF's warnings; a limit of processor time.
+    SEQUENCES = [
+        [(signal.SIGTERM, .018), (signal.SIGTERM, 0)],
+        [(signal.SIGTERM, .3), (signal.SIGTERM, 0)],
+        [(signal.SIGUSR1, .1), (signal.SIGTERM, .018), (signal.SIGTERM, 0)],
+        [(signal.SIGUSR2, .1), (signal.SIGINT, .1), (signal.SIGTERM, 0)],
+        [(signal.SIGXCPU, .2), (signal.SIGXCPU, .2), (signal.SIGXCPU, 0)],
+        [(signal.SIGHUP, 0), (signal.SIGTERM, 0)],
+    ]
+
+    def send(self, process, sequence, to_group=False):
+        """Sends the signals to the process, or each to its group and to the process."""
+        for number, pause in sequence:
+            if to_group:
+                os.killpg(process.pid, number)
+            process.send_signal(number)
+            time.sleep(pause)
+
+    def test_what_schedulers_send_during_a_save_leaves_it_whole(self):
+        """The save that the first signal asks for takes 3 seconds longer at one of its file operations."""
+        library = failing_files(self.folder)
+        self.train("whole", steps=MANY)
+        rng, running = random.Random(5), []
+        for i, sequence in enumerate(self.SEQUENCES):
+            out = f"slow{i}"
+            process = self.start(*self.command(out, steps=MANY), LD_PRELOAD=library, FAIL_HOW="slow",
+                                 FAIL_UNDER=self.folder / out / "step_", FAIL_AT=rng.randrange(20),
+                                 start_new_session=True)
+            self.wait_for(out)
+            self.send(process, sequence, to_group=i % 2 == 0)
+            running.append((out, process, sequence))
+        for out, process, sequence in running:
+            with self.subTest(sequence, out=out):
+                first = sequence[0][0].name
+                output, error = process.communicate(timeout=300)
+                self.assertEqual((process.returncode, error), (0, f"{first}: saving, then ending\n"), output)
+                step = self.status(out)["step"]
+                self.assertEqual(self.status(out), {"state": "stopped", "step": step, "steps": MANY, "reason": first})
+                self.assertEqual(self.checkpoints(out), [f"step_{step:08}"])
+                self.assertRegex(output, rf"\nsaved [3-9]\.\d s after {first}\nstopped by {first} after step {step};")
+                self.train(out, "--resume", steps=MANY)
+                self.assert_same_run("whole", out, MANY)
+
+    def test_a_run_stopped_by_schedulers_again_and_again_has_the_result_of_an_undisturbed_one(self):
+        flags = ["--checkpoint-every", 7, "--keep-last", 2, "--exit-when-stopped", 75]
+        self.train("whole", *flags, steps=MANY)
+        rng, stops = random.Random(6), 0
+        while True:
+            process = self.start_run("run", *flags, "--resume", steps=MANY)
+            while process.poll() is None and self.status("run")["state"] != "running":
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.4))
+            self.send(process, rng.choice(self.SEQUENCES))
+            output, error = process.communicate(timeout=300)
+            if process.returncode == 0:
+                break
+            self.assertEqual(process.returncode, 75, output + error)
+            self.assertEqual(self.status("run")["state"], "stopped")
+            stops += 1
+        self.assertGreater(stops, 2)
+        self.assertEqual(self.status("run"), {"state": "finished", "step": MANY, "steps": MANY, "reason": ""})
+        self.assert_same_run("whole", "run", MANY)
+
+    def test_ctrl_c_twice_in_a_terminal_ends_at_once(self):
+        slow = {"LD_PRELOAD": failing_files(self.folder), "FAIL_UNDER": self.folder / "run" / "step_", "FAIL_AT": 0,
+                "FAIL_HOW": "slow"}
+        words = [str(word) for word in self.command("run", "--log-every", 10**6, steps=10**6)]
+        child, keys = pty.fork()
+        if child == 0:
+            os.execve(words[0], words, os.environ | {name: str(value) for name, value in slow.items()})
+        self.addCleanup(os.close, keys)
         self.wait_for("run")
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        self.assertIn(process.returncode, (-signal.SIGTERM, -signal.SIGINT))
-        self.assertEqual(self.checkpoints("run"), [])
+        for _ in range(2):
+            os.write(keys, b"\3")
+            time.sleep(0.3)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGINT)
+        self.assertEqual([name for name in self.checkpoints("run") if not name.endswith(".tmp")], [])
+        self.assertEqual(self.status("run")["state"], "running")
+
+    def test_a_run_ends_before_its_slurm_job_and_says_how_much_time_was_left(self):
+        result = self.train("run", "--exit-when-stopped", 9, steps=10**6, expect=9,
+                            SLURM_JOB_END_TIME=int(time.time()) + 66)
+        self.assertRegex(result.stdout, "the Slurm job ends in (1m0[0-6]|59)s: the run saves and ends a minute and")
+        self.assertRegex(result.stdout, r"saved \d+\.\d s after the end of the Slurm job; (1m00|[45]\d)s of the job "
+                                        "were left\n")
+        self.assertEqual(self.status("run")["reason"], "the end of the Slurm job")
+        self.assertEqual(len(self.checkpoints("run")), 1)
+
+    def test_a_failed_run_says_so_in_its_folder(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run" / "step_00000040").write_text("in the way")
+        error = self.train("run", expect=1).stderr
+        status = self.status("run")
+        self.assertEqual((status["state"], status["step"]), ("failed", 40))
+        self.assertIn(status["reason"], error)
 
     def end_by_signal(self, out, wait, *flags, **shape):
         """The run's output."""
@@ -92,7 +185,7 @@ class InterruptedTest(ResumeCase):
         process.send_signal(signal.SIGHUP)
         output, error = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, error)
-        self.assertEqual(error, "SIGHUP: saving, then ending; a second signal ends the run at once\n")
+        self.assertEqual(error, "SIGHUP: saving, then ending\n")
         return output
 
     @unittest.skipIf(MODELLED, "a modelled GPU has queued a micro-batch, and takes its time")
@@ -246,6 +339,36 @@ class InterruptedTest(ResumeCase):
         self.train("run", "--checkpoint-every", 10, "--resume", steps=500)
         self.train("whole", "--checkpoint-every", 10, steps=500)
         self.assert_same_run("whole", "run", 500)
+
+    # Functions of which every call fails on some disk: what a run says of it before step 1. The lock is the first file.
+    REFUSED = {"mkdir": "cannot make a folder (a trial", "open": "/lock cannot be written",
+               "write": "/lock: cannot be written", "fsync": "/config.json.tmp: cannot be written",
+               "rename": "config.json: cannot be replaced", "fsync_folder": "cannot sync a folder (a trial",
+               "symlink": None, "flock": None}  # None: a run does without it
+    NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+    def test_what_a_disk_cannot_do_is_named_before_the_first_step_or_done_without(self):
+        self.train("whole", "--keep-best", steps=2)
+        library = failing_files(self.folder)
+        for function, says in self.REFUSED.items():
+            few = says and function != "fsync_folder"
+            for code in (errno.EINVAL, errno.EIO) if few else (*self.NOT_SUPPORTED, errno.EPERM, errno.EIO):
+                with self.subTest(function, error=os.strerror(code)):
+                    out = f"{function}-{code}"
+                    (self.folder / out).mkdir()
+                    result = self.train(out, "--keep-best", steps=2, expect=None, LD_PRELOAD=library,
+                                        FAIL_UNDER=f"{self.folder / out}", FAIL_CALL=function, FAIL_ERRNO=code)
+                    if not says or function == "fsync_folder" and code in self.NOT_SUPPORTED:
+                        self.assertEqual(result.returncode, 0, result.stderr)
+                        self.assert_same_checkpoint("whole", out, 2)
+                    else:
+                        self.assertIn(result.returncode, (1, 2), result.stdout + result.stderr)
+                        [line] = result.stderr.splitlines()
+                        for words in (str(self.folder / out), os.strerror(code), says):
+                            self.assertIn(words, line)
+                        log = self.folder / out / "metrics.jsonl"
+                        self.assertEqual(log.read_text() if log.exists() else "", "")
+                    self.remove(out)
 
     # How a file operation fails (test/support/failing_files.c).
     FAULTS = [("error", errno.EIO), ("error", errno.ENOSPC), ("forever", errno.ENOSPC), ("short", 0), ("kill", 0)]

@@ -6,11 +6,12 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
 from rank_runs import PATIENCE, Ranks, for_rank
-from testing import BUILD, MODELLED, ON_GPUS, failing_files, write_shard
+from testing import BUILD, MODELLED, ON_GPUS, SCRIPTS, failing_files, write_shard
 
 
 class Failures(Ranks):
@@ -219,16 +220,20 @@ class Failures(Ranks):
 
     @unittest.skipIf(BUILD.name.startswith("cuda"), "of MPI, over which the modelled GPU's NCCL goes")
     def test_a_launcher_other_than_mpis_is_refused_on_cpus(self):
-        for variables, by in (({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234},
-                               "torchrun"),
+        ranks = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1234}
+        for variables, by in ((ranks | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"),
+                              (ranks, r"a launcher \(RANK, WORLD_SIZE\)"),
                               ({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_NODELIST": "n1"}, "srun")):
             with self.subTest(by=by):
                 self.expect(self.launch(self.command("env"), **variables),
                             f"{by} started 2 ranks, but ranks on CPUs are MPI's: start them with mpirun", 2)
 
+        local = [sys.executable, SCRIPTS / "launch" / "local.py", "-n", 2]
+        self.expect(self.launch([*local, *self.command("env")]), "local.py started 2 ranks, but ranks on CPUs", 2)
+
     def test_contradictions_in_the_environment(self):
         for variables, text in (({"RANK": "x", "WORLD_SIZE": 2}, "RANK=x: expected a whole number"),
-                                ({"RANK": 2, "WORLD_SIZE": 2}, "torchrun says rank 2 of 2"),
+                                ({"RANK": 2, "WORLD_SIZE": 2}, "says rank 2 of 2"),
                                 ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "a"}, "MASTER_PORT is not")):
             with self.subTest(text=text):
                 self.expect(self.launch(self.command("env"), **variables), text, 2)

@@ -14,7 +14,8 @@ import unittest
 import rank_runs
 from testing import ON_GPUS, ROOT, RunCase, missing_for_ranks, temporary_folder, write_shards
 
-ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: -signal.SIGINT}  # exit status after saving
+# Exit status after saving.
+ENDINGS = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGUSR1: 0, signal.SIGXCPU: 0, signal.SIGINT: -signal.SIGINT}
 
 
 class Signals(RunCase):

@@ -227,6 +227,8 @@ class CompareTest(Case):
         (top / "linked-folder").symlink_to(self.folder / "elsewhere/more")
         (top / "self").symlink_to(top)                                   # a cycle
         (top / "twice").symlink_to(top / "below/adamw")
+        self.write("runs/.trash/lion")                                   # hidden, as below of every other folder
+        self.write("runs/below/.ipynb_checkpoints/lion")
         for pattern in ("runs", "runs/*"):
             done = self.compare(pattern)
             self.assertEqual(done.stderr, "")

@@ -13,7 +13,7 @@ rank, launcher = os.environ["RANK"], os.getppid()
 def note(number, _):
     open("got" + rank, "w").write(str(number))
     sys.exit(3)
-for number in (signal.SIGTERM, signal.SIGHUP):
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
     if signal.getsignal(number) != signal.SIG_IGN: signal.signal(number, note)
 open("ready" + rank, "w").close()
 while not os.path.exists("end") and os.getppid() == launcher: time.sleep(0.02)
@@ -29,7 +29,7 @@ class LocalTest(Case):
         return process
 
     def test_signals_reach_every_rank(self):
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             with self.subTest(signal=number.name):
                 process = self.launch()
                 process.send_signal(number)
@@ -44,6 +44,34 @@ class LocalTest(Case):
         process = self.start(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 16, "sh", "-c", rank)
         self.assertEqual(process.wait(), 128 + signal.SIGTERM)
         self.assertFalse(list(self.folder.glob("survived*")))
+
+    def test_only_a_second_ctrl_c_kills_ranks_that_save(self):
+        saves = """
+import os, signal, time
+rank, got = os.environ["RANK"], []
+for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, lambda number, _: got.append(number))
+open("ready" + rank, "w").close()
+while not got: time.sleep(0.02)
+open("saving" + rank, "w").close()
+time.sleep(1)
+open("saved" + rank, "w").close()
+"""
+        for numbers, status in (([signal.SIGTERM] * 3, 0), ([signal.SIGTERM, signal.SIGINT], 0),
+                                ([signal.SIGINT] * 2, 128 + signal.SIGKILL)):
+            with self.subTest(numbers):
+                process = self.start(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 2, sys.executable, "-c",
+                                     saves)
+                for name in ("ready", "saving"):
+                    while len(list(self.folder.glob(name + "?"))) < 2:
+                        time.sleep(0.02)
+                    process.send_signal(numbers[name == "saving"])
+                for number in numbers[2:]:
+                    process.send_signal(number)
+                errors = process.communicate()[1]
+                self.assertEqual(process.returncode, status, errors)
+                self.assertEqual(len(list(self.folder.glob("saved?"))), 0 if status else 2)
+                for path in self.folder.glob("*?"):
+                    path.unlink()
 
     def test_a_missing_command_is_named(self):
         done = self.call(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 2, "./none", expect=2)

@@ -180,6 +180,14 @@ class TestInputs(PrepareCase):
         self.assert_documents("folder", ".", ["five"])
         self.assertIn("f.png: unknown kind of file", self.refused(2, "f.png"))
 
+    def test_hidden_files_and_folders_are_not_read(self):
+        for name in ("a.txt", ".b.txt", "c/d.txt", "c/.e/f.txt", ".git/g.txt"):
+            self.path(name).parent.mkdir(exist_ok=True)
+            self.path(name).write_text(name)
+        self.assert_documents("out", ".", ["a.txt", "c/d.txt"])
+        self.path("out", "._t_train_000000.bin").write_text("of another system")
+        self.assertEqual(run("verify", self.path("out"))[0], 0)
+
     def test_linked_folders_are_entered_once(self):
         for name in ("data/a.txt", "data/below/b.txt", "elsewhere/c.txt"):
             self.path(name).parent.mkdir(parents=True, exist_ok=True)

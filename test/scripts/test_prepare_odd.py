@@ -1,5 +1,6 @@
 """Odd inputs, options and signals of scripts/prepare.py:  dev/run_tests.py test/scripts/test_prepare_odd.py"""
 
+import errno
 import json
 import os
 import random
@@ -12,9 +13,9 @@ import types
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from preparing import PrepareCase, some_texts, write_lines
+from preparing import PrepareCase, contents, some_texts, write_lines
 from teon_data import files, sources
-from testing import SCRIPTS, needs
+from testing import SCRIPTS, failing_files, needs
 
 MOST = 1 << 22  # ids of the engine's reader
 
@@ -115,6 +116,26 @@ class OddTest(PrepareCase):
     def test_a_name_too_long_for_a_shard_is_refused_before_work(self):
         self.assertIn("has 245 characters; at most 200", self.refused(2, self.write_text(), "--name", "n" * 245))
         self.assertFalse(self.path("refused").exists())
+
+    def test_what_a_disk_cannot_do_is_named_with_the_file_or_done_without(self):
+        source, library = self.path("a.txt"), failing_files(self.folder)
+        write_lines(source, [text.encode() for text in some_texts(50)])
+        self.make("whole", source)
+        for function in ("mkdir", "open", "write", "fsync", "rename", "fsync_folder"):
+            unsupported = (errno.ENOTSUP, errno.ENOSYS) if function == "fsync_folder" else ()
+            for code in (errno.EINVAL, errno.EIO, *unsupported):
+                out = self.path(f"{function}-{code}")
+                with self.subTest(function, error=os.strerror(code)):
+                    done = self.call(sys.executable, SCRIPTS / "prepare.py", *self.command(source, out=out),
+                                     expect=None, LD_PRELOAD=library, FAIL_UNDER=out, FAIL_CALL=function,
+                                     FAIL_ERRNO=code)
+                    if function == "fsync_folder" and code != errno.EIO:
+                        self.assertEqual(done.returncode, 0, done.stderr)
+                        self.assertEqual(contents(out), contents(self.path("whole")))
+                        continue
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertRegex(done.stderr.splitlines()[-1],
+                                     rf"^prepare: error: .*{out}\S*: .*{os.strerror(code)}")
 
     def test_a_device_in_place_of_the_manifest_stays(self):
         out = self.path("out")

@@ -201,13 +201,14 @@ class SweepTest(Case):
     # Takes some time to save, as an engine that writes a checkpoint, and then executes END.
     SAVES = """
 def save(*_):
+    for number in (signal.SIGTERM, signal.SIGUSR1): signal.signal(number, signal.SIG_IGN)
     (out / "saving").touch()
     for _ in range(int(os.environ["SAVE_TAKES"])): time.sleep(0.1)
     (out / "step_00000001").mkdir()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     exec(os.environ["END"])
 if not (out / "step_00000001").exists():
-    signal.signal(signal.SIGINT, save)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(number, save)
     (out / "ready").touch()
     while True: time.sleep(0.1)
 """
@@ -229,6 +230,21 @@ if not (out / "step_00000001").exists():
                 self.assertEqual(len(list(out.glob("*/step_*"))), jobs)  # saved; no further cell was begun
                 self.assertEqual(len(list(out.glob("*/started"))), jobs)
                 self.sweep(*arguments)
+
+    def test_signals_that_a_scheduler_repeats_let_the_cells_save(self):
+        for i, sequence in enumerate(([signal.SIGTERM] * 3, [signal.SIGUSR1, signal.SIGTERM],
+                                      [signal.SIGTERM, signal.SIGINT])):
+            with self.subTest(sequence):
+                out = self.folder / f"out{i}"
+                process = self.start(*self.command("--grid", "lr=1,2", "--out", out),
+                                     env=self.environment(FAKE=self.SAVES, SAVE_TAKES="8", END="os._exit(0)"))
+                self.wait_for(lambda out=out: list(out.glob("*/ready")))
+                for number in sequence:
+                    process.send_signal(number)
+                    time.sleep(0.2)
+                _, errors = process.communicate()
+                self.assertEqual(process.returncode, 130, errors)
+                self.assertEqual(len(list(out.glob("*/step_*"))), 1, errors)
 
     def test_a_second_ctrl_c_kills_the_cells(self):
         process = self.start(*self.command("--grid", "lr=1"),

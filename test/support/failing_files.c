@@ -6,6 +6,7 @@
  *                       reads or writes only half; kill: it writes half, then the process is killed; slow: it takes 3
  *                       seconds longer, and none fails
  *   FAIL_ERRNO=E        the error number of a failure (default: EIO)
+ *   FAIL_CALL=NAME      instead, every call of this function fails; fsync_folder: fsync of a folder
  *   FAIL_READS=1        count reads, too
  *   FAIL_COUNT=FILE     write the number of operations to this file at exit
  */
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,7 +50,8 @@ static int how(const char* name) {
 }
 
 /* Counts an operation, and returns whether it is to fail. */
-static int chosen(void) {
+static int chosen(const char* name) {
+    if (getenv("FAIL_CALL")) return strcmp(getenv("FAIL_CALL"), name) == 0;
     const long call = calls++, at = number("FAIL_AT", -1);
     if (call == at && how("slow")) sleep(3);
     if (how("slow")) return 0;
@@ -56,16 +59,16 @@ static int chosen(void) {
 }
 
 /* Returns whether an operation without a length is to fail, and sets errno if so. */
-static int fails(int of_interest) {
-    if (!of_interest || !chosen() || how("short")) return 0;
+static int fails(const char* name, int of_interest) {
+    if (!of_interest || !chosen(name) || how("short")) return 0;
     if (how("kill")) kill(getpid(), SIGKILL);
     errno = (int)number("FAIL_ERRNO", EIO);
     return 1;
 }
 
 /* Returns how many bytes an operation is to read or write; -1, with errno set, if it is to fail. */
-static ssize_t bytes_of(int of_interest, size_t bytes) {
-    if (!of_interest || !chosen()) return (ssize_t)bytes;
+static ssize_t bytes_of(const char* name, int of_interest, size_t bytes) {
+    if (!of_interest || !chosen(name)) return (ssize_t)bytes;
     if (how("short") || how("kill")) return (ssize_t)(bytes - bytes / 2);
     errno = (int)number("FAIL_ERRNO", EIO);
     return -1;
@@ -81,7 +84,7 @@ static ssize_t done(ssize_t result, size_t bytes) {
 
 static int open_by(const char* name, const char* path, int flags, mode_t mode) {
     const int reads = (flags & O_ACCMODE) == O_RDONLY && !(flags & O_CREAT);
-    if (fails(counted(path) && (!reads || number("FAIL_READS", 0)))) return -1;
+    if (fails("open", counted(path) && (!reads || number("FAIL_READS", 0)))) return -1;
     return ((int (*)(const char*, int, mode_t))dlsym(RTLD_NEXT, name))(path, flags, mode);
 }
 static mode_t mode_of(int flags, va_list rest) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0; }
@@ -101,25 +104,32 @@ int open64(const char* path, int flags, ...) {
 }
 ssize_t write(int file, const void* data, size_t bytes) {
     const int of_interest = counted_file(file);
-    const ssize_t some = bytes_of(of_interest, bytes);
+    const ssize_t some = bytes_of("write", of_interest, bytes);
     if (some < 0) return -1;
     const ssize_t result = NEXT(write)(file, data, (size_t)some);
     return of_interest ? done(result, bytes) : result;
 }
 ssize_t pread(int file, void* data, size_t bytes, off_t at) {
-    const ssize_t some = bytes_of(number("FAIL_READS", 0) && counted_file(file), bytes);
+    const ssize_t some = bytes_of("pread", number("FAIL_READS", 0) && counted_file(file), bytes);
     return some < 0 ? -1 : NEXT(pread)(file, data, (size_t)some, at);
 }
 ssize_t pread64(int file, void* data, size_t bytes, off64_t at) {
-    const ssize_t some = bytes_of(number("FAIL_READS", 0) && counted_file(file), bytes);
+    const ssize_t some = bytes_of("pread", number("FAIL_READS", 0) && counted_file(file), bytes);
     return some < 0 ? -1 : NEXT(pread64)(file, data, (size_t)some, at);
 }
-int fsync(int file) { return fails(counted_file(file)) ? -1 : NEXT(fsync)(file); }
-int ftruncate(int file, off_t size) { return fails(counted_file(file)) ? -1 : NEXT(ftruncate)(file, size); }
-int ftruncate64(int file, off64_t size) { return fails(counted_file(file)) ? -1 : NEXT(ftruncate64)(file, size); }
-int rename(const char* from, const char* to) { return fails(counted(from)) ? -1 : NEXT(rename)(from, to); }
-int mkdir(const char* path, mode_t mode) { return fails(counted(path)) ? -1 : NEXT(mkdir)(path, mode); }
-int unlink(const char* path) { return fails(counted(path)) ? -1 : NEXT(unlink)(path); }
+int fsync(int file) {
+    struct stat status;
+    const int folder = fstat(file, &status) == 0 && S_ISDIR(status.st_mode);
+    return fails(folder ? "fsync_folder" : "fsync", counted_file(file)) ? -1 : NEXT(fsync)(file);
+}
+int flock(int file, int how) { return fails("flock", counted_file(file)) ? -1 : NEXT(flock)(file, how); }
+int symlink(const char* to, const char* path) { return fails("symlink", counted(path)) ? -1 : NEXT(symlink)(to, path); }
+static int truncation_fails(int file) { return fails("ftruncate", counted_file(file)); }
+int ftruncate(int file, off_t size) { return truncation_fails(file) ? -1 : NEXT(ftruncate)(file, size); }
+int ftruncate64(int file, off64_t size) { return truncation_fails(file) ? -1 : NEXT(ftruncate64)(file, size); }
+int rename(const char* from, const char* to) { return fails("rename", counted(from)) ? -1 : NEXT(rename)(from, to); }
+int mkdir(const char* path, mode_t mode) { return fails("mkdir", counted(path)) ? -1 : NEXT(mkdir)(path, mode); }
+int unlink(const char* path) { return fails("unlink", counted(path)) ? -1 : NEXT(unlink)(path); }
 
 __attribute__((destructor)) static void report(void) {
     const char* path = getenv("FAIL_COUNT");

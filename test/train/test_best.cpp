@@ -35,13 +35,25 @@ TEST_CASE("train/best: losses that are not finite are never the best") {
     REQUIRE(best.count({3, 7.0}));
 }
 
-TEST_CASE("train/best: other ranks read the same state") {
+TEST_CASE("train/best: an evaluation that a checkpoint has counted does not count again") {
+    BestLoss best;
+    REQUIRE(best.count({10, 4.0}));
+    REQUIRE_FALSE(best.count({20, 5.0}));
+    best = {best_evaluation(to_json(best), "test")};
+    for (const LoggedEvaluation& e : {LoggedEvaluation{10, 4.0}, {20, 5.0}, {20, 3.0}}) REQUIRE_FALSE(best.count(e));
+    REQUIRE(best.since == 1);
+    REQUIRE_FALSE(best.count({30, 4.5}));
+    REQUIRE(best.since == 2);
+}
+
+TEST_CASE("train/best: other ranks and resumed runs read the same state") {
     BestLoss best;
     const auto check = [&] {
-        const BestLoss read = BestLoss::parse(best.text());
+        const BestLoss read{best_evaluation(parse_json(json_text(to_json(best)), "test"), "test")};
         REQUIRE(read.loss == best.loss);
         REQUIRE(read.step == best.step);
         REQUIRE(read.since == best.since);
+        REQUIRE(read.last == best.last);
     };
     check();
     best.count({1, std::nan("")});
