@@ -285,9 +285,9 @@ std::vector<int64_t> list_checkpoints(const std::string& run_folder) {
     return steps;
 }
 
-std::string faults_of(const FoundCheckpoint& found) {
+std::string faults_of(const FoundCheckpoint& checkpoint) {
     std::vector<std::string> faults;
-    for (const auto& [folder, fault] : found.passed_over) faults.push_back(fault);
+    for (const auto& [folder, fault] : checkpoint.passed_over) faults.push_back(fault);
     return joined(faults, "; ");
 }
 

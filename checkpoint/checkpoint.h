@@ -89,7 +89,7 @@ struct FoundCheckpoint {
     std::string folder;                                            // empty: there is none
     std::vector<std::pair<std::string, std::string>> passed_over;  // newer, damaged checkpoints: folder, fault
 };
-std::string faults_of(const FoundCheckpoint& found);  // of the damaged ones, as one text
+std::string faults_of(const FoundCheckpoint& checkpoint);  // of the damaged ones, as one text
 // Returns the newest whole checkpoint of a run's folder. The run may save and remove checkpoints at the same time.
 FoundCheckpoint find_checkpoint(const std::string& run_folder);
 // Returns the steps of the checkpoints in a run's folder, whole or not, in ascending order; none if there is no such

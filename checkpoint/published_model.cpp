@@ -110,10 +110,10 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
         if (file || SafetensorsModel::in(folder)) {
             verify_model(folder);
         } else {
-            const FoundCheckpoint found = find_checkpoint(folder);
-            weights_folder = found.folder;
-            CHECK_USAGE(!weights_folder.empty() || found.passed_over.empty(), "{}: no checkpoint in it is whole: {}",
-                        folder, faults_of(found));
+            const FoundCheckpoint checkpoint = find_checkpoint(folder);
+            weights_folder = checkpoint.folder;
+            CHECK_USAGE(!weights_folder.empty() || checkpoint.passed_over.empty(),
+                        "{}: no checkpoint in it is whole: {}", folder, faults_of(checkpoint));
             CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(weights_folder, families);

@@ -58,15 +58,21 @@ void restore_defaults() {
 
 std::atomic<pid_t> waiting_thread = 0;  // global, because a signal handler has no arguments for it
 
+constexpr double kLongest_s = 1e9;
+
+StopRequest::Clock::duration duration_of(double seconds) {
+    return std::chrono::duration_cast<StopRequest::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 // The kernel sends what a terminal's keys ask for. A thread may pass a signal on with negative codes only.
 bool from_terminal(const siginfo_t& info) { return info.si_code == SI_KERNEL || info.si_code == -SI_KERNEL; }
 
 // Runs only in threads that are older than StopRequest, because the others block the signals.
 void forward_signal(int signal, siginfo_t* info, void*) {
     const int error = errno;
-    siginfo_t own = *info;
-    own.si_code = from_terminal(*info) ? -SI_KERNEL : SI_QUEUE;
-    syscall(SYS_rt_tgsigqueueinfo, ::getpid(), waiting_thread.load(), signal, &own);
+    siginfo_t copy = *info;
+    copy.si_code = from_terminal(*info) ? -SI_KERNEL : SI_QUEUE;
+    syscall(SYS_rt_tgsigqueueinfo, ::getpid(), waiting_thread.load(), signal, &copy);
     errno = error;
 }
 
@@ -74,11 +80,10 @@ void forward_signal(int signal, siginfo_t* info, void*) {
 // job.
 std::optional<StopRequest::Clock::time_point> slurm_job_end() {
     const char* const text = std::getenv("SLURM_JOB_END_TIME");
-    if (!text) return std::nullopt;
-    const auto left =
-        std::chrono::seconds(std::strtoll(text, nullptr, 10)) - std::chrono::system_clock::now().time_since_epoch();
-    if (left <= left.zero()) return std::nullopt;
-    return StopRequest::Clock::now() + std::chrono::duration_cast<StopRequest::Clock::duration>(left);
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    const double seconds = text ? std::strtod(text, nullptr) - now.count() : 0;
+    if (!(seconds > 0 && seconds < kLongest_s)) return std::nullopt;
+    return StopRequest::Clock::now() + duration_of(seconds);
 }
 
 }  // namespace
@@ -138,11 +143,8 @@ void StopRequest::end() { state_->phase = State::after; }
 int StopRequest::signal() const { return state_->signal; }
 
 std::optional<StopRequest::Clock::time_point> StopRequest::deadline() const {
-    const auto seconds = [](double s) {
-        return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-    };
-    if (time_limit_s_ > 0) return start_ + seconds(std::min(time_limit_s_, 1e9));
-    if (job_end_) return *job_end_ - seconds(kBeforeJobEnd_s + 2 * save_s_);
+    if (time_limit_s_ > 0) return start_ + duration_of(std::min(time_limit_s_, kLongest_s));
+    if (job_end_) return *job_end_ - duration_of(kBeforeJobEnd_s + 2 * save_s_);
     return std::nullopt;
 }
 
@@ -155,15 +157,15 @@ std::string StopRequest::reason() const {
 std::string StopRequest::delay() const {
     const Clock::time_point since = signal() ? state_->signalled_at.load() : deadline().value_or(Clock::now());
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-    const std::optional<double> left = job_s();
+    const std::optional<double> remaining = job_s();
     return fmt::format("{:.1f} s after {}{}", seconds, reason(),
-                       left ? "; " + duration_text(*left) + " of the job were left" : "");
+                       remaining ? "; " + duration_text(*remaining) + " of the job were left" : "");
 }
 
 std::optional<double> StopRequest::job_s() const {
     if (!job_end_) return std::nullopt;
-    const double left = std::chrono::duration<double>(*job_end_ - Clock::now()).count();
-    return left > 0 ? std::optional(left) : std::nullopt;
+    const double seconds = std::chrono::duration<double>(*job_end_ - Clock::now()).count();
+    return seconds > 0 ? std::optional(seconds) : std::nullopt;
 }
 
 void end_by_signal(int number) {

@@ -322,6 +322,20 @@ TEST_CASE("checkpoint/checkpoint_writer: the best one stays where no link can be
     }
 }
 
+TEST_CASE("checkpoint/checkpoint_writer: nothing is removed until the best one is marked") {
+    SmallRun run;
+    CheckpointWriter all = run.writer();
+    for (const int64_t step : {1, 2}) REQUIRE(run.save(all, step, 0) == "");
+    FaultyFiles files(FaultyFiles::error, 1);
+    CheckpointWriter writer = run.writer(1, 0, files);
+    REQUIRE(writer.mark_best(1, 0.5).find("best.json.tmp: cannot create") != std::string::npos);
+    REQUIRE(writer.remove_old(2) == "");
+    REQUIRE(run.steps() == std::vector<int64_t>{1, 2});
+    REQUIRE(run.save(writer, 3, 0) == "");  // which tries again
+    REQUIRE(best_checkpoint(run.folder.path()) == 1);
+    REQUIRE(run.steps() == std::vector<int64_t>{1, 3});
+}
+
 TEST_CASE("checkpoint/checkpoint_writer: runs of version 0.2.0 have a link and no best.json") {
     SmallRun run;
     CheckpointWriter writer = run.writer(1);

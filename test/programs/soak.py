@@ -79,7 +79,7 @@ def kills_of_ranks(_):
         case.doCleanups()
 
 
-@part("SIGTERM, SIGINT, SIGHUP while the stack pointer is outside the stack, one or two ranks; "
+@part("Signals that stop a run while the stack pointer is outside the stack, one or two ranks; "
       "saved, right exit status", 0.2)
 def signals(_):
     case, rng = prepared(test_signals.Signals, "stop_by_signal"), random.Random(1)

@@ -11,7 +11,7 @@ import time
 import unittest
 
 from rank_runs import PATIENCE, Ranks, for_rank
-from testing import BUILD, MODELLED, ON_GPUS, SCRIPTS, failing_files, write_shard
+from testing import BUILD, MODELLED, ON_GPUS, SCRIPTS, failing_files, read_json, write_shard
 
 
 class Failures(Ranks):
@@ -143,6 +143,18 @@ class Failures(Ranks):
         self.assertIn("stopped by SIGTERM after step 0",
                       self.end_in_the_first_step("long", "--batch-tokens", 3 * 2**20, of=(0, 1)))
         self.assertEqual(self.losses("long"), [])
+
+    def test_sigusr1_to_the_launcher_lets_the_ranks_save(self):
+        process = self.launch(self.ranks(2, self.command("run", "--exit-when-stopped", 75, steps=10**6)))
+        self.wait_for_log(process, "run", 1000)
+        for _ in range(2):
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(0.02)
+        output = process.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(process.returncode, 75, output)
+        status = read_json(self.folder / "run" / "status.json")
+        self.assertEqual((status["state"], status["reason"]), ("stopped", "SIGUSR1"))
+        self.assertTrue((self.checkpoint("run", status["step"]) / "manifest.json").exists())
 
     def test_a_step_that_one_rank_abandons_counts_on_no_rank(self):
         """Whenever the signal arrives, the resumed run gives the results of an undisturbed one."""
