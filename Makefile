@@ -64,7 +64,7 @@ MPI_INCLUDE  = $$(mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &
 MPI_LIBS     = $$(mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
 # Warnings are errors only with the compiler of CI, because others warn about other code; a switch that lacks a case of
 # its enum is an error with every compiler. g++ does not know nvcc's "pragma unroll".
-WERROR       = $$($(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror$1)
+WERROR       = $$($(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror)
 WARN         = -Wall -Wextra -Werror=switch $(WERROR) -Wno-unknown-pragmas -Wno-stringop-overflow -Wno-psabi \
                $(if $(findstring clang,$(CXX)),-Werror=comma)
 INCLUDES    := -I. $(patsubst %,-isystem %,$(DEPS_INCLUDE) $(CATCH2_INCLUDE))
@@ -87,13 +87,13 @@ endif
 DEFINE_cuda  = $(INCLUDES) -DTEON_CUDA -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1 $(CUDA_INCLUDE)
 FLAGS_cuda   = -std=c++20 $(OPT) $(WARN) $(DEFINE_cuda) $(EXTRA)
 LIBS_cuda    = $(filter-out $(WITHOUT),$(CUDA_LIBS)) $(MPI_LIBS)
-CU_cuda      = $(NVCC) -std=c++20 $(or $(FASTER),$(OPT)) --expt-relaxed-constexpr $(call WERROR, all-warnings) \
+CU_cuda      = $(NVCC) -std=c++20 $(or $(FASTER),$(OPT)) --expt-relaxed-constexpr $(subst -Werror,-Werror all-warnings,$(WERROR)) \
                -diag-suppress 20208 -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(DEFINE_cuda) \
                $(CUDA_ARCH) $(NVCC_EXTRA)
 CU           = $(CU_$(BACKEND))
 
 # ---- rules ---------------------------------------------------------------------------------------------------------
-# dev/compile.sh FOLDER FILE COMMAND says which of the files of this make it compiles, and how long the others will take.
+# dev/compile.sh FOLDER FILE COMMAND says which of the files of this make it compiles, and how long the others take.
 MAKE_ID     := $(shell echo "$$PPID $$EPOCHSECONDS")
 COMPILE      = @MAKE_ID='$(MAKE_ID)' GOALS='$(MAKECMDGOALS)' JOBS=$(JOBS) dev/compile.sh $(BUILD) $<
 NAME        := $(notdir $(BUILD))

@@ -134,8 +134,8 @@ RunPlan plan_from(const Agreed& agreed, const ModelFamily& family, Options optio
     return plan_training(family, options, start, launch.size);
 }
 
-// Plans memory for the device, checks the machine and trains. Returns the exit status, or minus the signal that is to end
-// the process.
+// Plans memory for the device, checks the machine and trains. Returns the exit status, or minus the signal that is to
+// end the process.
 int train_as_planned(RunPlan plan, TrainingStart& start, std::optional<RunFolder>& folder, const Launch& launch,
                      Context& context, StopRequest& stop) {
     const Options& o = plan.options;
