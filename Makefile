@@ -87,9 +87,9 @@ endif
 DEFINE_cuda  = $(INCLUDES) -DTEON_CUDA -DFMT_HEADER_ONLY -DFMT_USE_CONSTEXPR=1 $(CUDA_INCLUDE)
 FLAGS_cuda   = -std=c++20 $(OPT) $(WARN) $(DEFINE_cuda) $(EXTRA)
 LIBS_cuda    = $(filter-out $(WITHOUT),$(CUDA_LIBS)) $(MPI_LIBS)
-CU_cuda      = $(NVCC) -std=c++20 $(or $(FASTER),$(OPT)) --expt-relaxed-constexpr $(subst -Werror,-Werror all-warnings,$(WERROR)) \
-               -diag-suppress 20208 -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(DEFINE_cuda) \
-               $(CUDA_ARCH) $(NVCC_EXTRA)
+CU_cuda      = $(NVCC) -std=c++20 $(or $(FASTER),$(OPT)) --expt-relaxed-constexpr -diag-suppress 20208 \
+               $(subst -Werror,-Werror all-warnings,$(WERROR)) \
+               -Xcompiler -Wall,-Wextra,-Werror=switch,-Wno-stringop-overflow $(DEFINE_cuda) $(CUDA_ARCH) $(NVCC_EXTRA)
 CU           = $(CU_$(BACKEND))
 
 # ---- rules ---------------------------------------------------------------------------------------------------------
@@ -123,6 +123,7 @@ BULK        := files data checkpoint generation
 STEERING    := $(filter-out base cpu runtime kernels $(BULK),$(FOLDERS))
 $(addprefix $(BUILD)/,test/%.o $(BULK:%=%/%.cpp.o)): private FASTER := -O1
 $(patsubst %,$(BUILD)/%/%.cpp.o,$(STEERING)): private FASTER := -Og
+$(BUILD)/test/support/main.cpp.o: private FASTER := -O0
 
 # Headers of libraries that most files include, compiled once.
 ifeq ($(BACKEND),cpu)
@@ -163,6 +164,7 @@ build/version: $(ALWAYS)
 
 # ---- goals ---------------------------------------------------------------------------------------------------------
 all: $(PROGRAMS)  ## Build ./train_gpt2 and the other programs for this machine
+tests: $(BUILD)/tests  ## Build the C++ tests
 
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@[ "$$(readlink $@)" = $< ] || ln -sf $< $@
@@ -231,7 +233,7 @@ help:  ## Print this list
 	@cat Makefile dev/*.mk | sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1\t\2/p' | expand -t 30
 
 FORCE:
-.PHONY: FORCE all demo test test-docs soak test-source-faults bench gpu-first setup packages check-packages venv \
+.PHONY: FORCE all tests demo test test-docs soak test-source-faults bench gpu-first setup packages check-packages venv \
         deps-headers clean help
 
 include dev/checks.mk

@@ -73,7 +73,8 @@ $(CUDA_MODEL) &: FORCE | $(SETUP_FIRST)
 # CHOICE=short omits the tests that other builds run as well; RUN_FLAGS="--only NAME" omits all program tests.
 PROGRAM_TESTS := model_gpu gpu_first $(if $(filter short,$(CHOICE)),,\
                  train generate ranks sharding rank_failures resume best interrupted)
-cuda-run-tests: $(CUDA_MODEL) $(MODEL_GPU) $(PROGRAMS:%=build/cpu/%) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
+MODELLED := $(CUDA_MODEL) $(MODEL_GPU) $(PROGRAMS:%=build/cpu/%)
+cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and programs, on a modelled GPU (CHOICE=short)
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 $(PYTHON) dev/run_tests.py $< \
 	    $(or $(RUN_FLAGS),$(PROGRAM_TESTS:%=test/programs/test_%.py))
 	@echo "code compiled for sm_80:"

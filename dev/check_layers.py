@@ -61,7 +61,7 @@ def sources(root):
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("build", "runs", "__pycache__"))
         for name in sorted(names):
-            if name == "Makefile" or name.endswith((".cu", ".cpp", ".h", ".py", ".sh")):
+            if name == "Makefile" or name.endswith((".cu", ".cpp", ".h", ".py", ".sh", ".mk")):
                 path = pathlib.Path(folder, name)
                 yield path.relative_to(root).as_posix(), path.read_text(errors="replace")
 
