@@ -76,6 +76,7 @@ cusolverStatus_t cusolverDnSgesvd_bufferSize(cusolverDnHandle_t handle, int m, i
     return info == 0 ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_INTERNAL_ERROR;
 }
 
+// NOLINTNEXTLINE(readability-function-size): the parameters are NVIDIA's
 cusolverStatus_t cusolverDnSgesvd(cusolverDnHandle_t handle, signed char jobu, signed char jobvt, int m, int n,
                                   float* A, int lda, float* S, float* U, int ldu, float* VT, int ldvt, float* work,
                                   int floats, float*, int* info) {

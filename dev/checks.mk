@@ -15,8 +15,8 @@ tidy: $(TIDIED:%=build/tidy/%.ok)  ## Check C++ for faults that compilers do not
 build/tidy/%.ok: %  .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  tidy  $<"
-	@clang-tidy-16 --quiet $< -- -std=c++20 -Wno-unknown-pragmas $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) \
-	    2>$@.log || { cat $@.log; exit 1; }
+	@clang-tidy-16 --quiet $< -- -x c++ -std=c++20 -Wno-unknown-pragmas -Wno-gnu-inline-cpp-without-extern \
+	    -Wno-undefined-inline $(INCLUDES) -isystem cpu/include $(MPI_INCLUDE) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 # Compiles a file again only after a change, and prints its first error without the candidates.
