@@ -1,5 +1,7 @@
 #include "base/gpus.h"
 
+#include <cctype>
+
 #include "base/text.h"
 
 namespace teon {
@@ -7,12 +9,27 @@ namespace teon {
 namespace {
 
 struct Variant {
-    std::string_view name;
-    double tflops;
+    std::string_view name;  // whole words of what the device reports
+    double tflops;          // 0: unknown
 };
-// GB200: "NVIDIA GB200 NVL72", 360 PFLOPS with sparsity for 72 GPUs.
+// Devices whose names hold a row's, with other FLOP/s; those of the first row that fits count. From NVIDIA's data sheets
+// without sparsity: H100 PCIe (which some report by its HBM2e) and H800 PCIe 1,513, H100 NVL and H200 NVL 1,671, GB200
+// NVL72 360 PFLOPS for 72 GPUs, with sparsity.
 constexpr Variant kVariants[] = {
-    {"MIG", 0}, {"H100 PCIe", 756}, {"H100 NVL", 835}, {"H800", kH100.tflops}, {"A800", kA100.tflops}, {"GB200", 2500}};
+    {"MIG", 0},         {"Laptop GPU", 0},      {"RTX 4090 D", 0},       {"RTX 5090 D", 0},
+    {"H100 PCIe", 756}, {"H800 PCIe", 756},     {"HBM2e", 756},          {"H100 NVL", 835},
+    {"H200 NVL", 835},  {"H800", kH100.tflops}, {"GH200", kH100.tflops}, {"A800", kA100.tflops},
+    {"GB200", 2500}};
+
+// Whether `words` stand in the name, with no letter or digit before or behind them: A100 is not in "RTX A1000".
+bool has_words(std::string_view name, std::string_view words) {
+    const auto is_end = [&](size_t at) {
+        return at >= name.size() || !std::isalnum(static_cast<unsigned char>(name[at]));
+    };
+    for (size_t at = name.find(words); at != std::string_view::npos; at = name.find(words, at + 1))
+        if ((at == 0 || is_end(at - 1)) && is_end(at + words.size())) return true;
+    return false;
+}
 
 }  // namespace
 
@@ -38,11 +55,10 @@ const GpuModel* known_gpu(std::string_view name) {
 }
 
 double peak_bf16_flops(std::string_view device_name) {
-    const auto contains = [&](std::string_view name) { return device_name.find(name) != std::string_view::npos; };
     for (const Variant& variant : kVariants)
-        if (contains(variant.name)) return variant.tflops * 1e12;
+        if (has_words(device_name, variant.name)) return variant.tflops * 1e12;
     for (const GpuModel& gpu : kGpus)
-        if (contains(gpu.sheet.model)) return gpu.sheet.tflops * 1e12;
+        if (has_words(device_name, gpu.sheet.model)) return gpu.sheet.tflops * 1e12;
     return 0;
 }
 

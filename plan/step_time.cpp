@@ -134,6 +134,10 @@ bool predicts_step_time(const RunPlan& p) {
     return p.run.dtype == DType::bf16 && p.run.attention == AttentionKind::flash;
 }
 
+double peak_tokens_per_s(const RunPlan& plan, double device_flops) {
+    return plan.ranks * device_flops / decoder_flops_per_token(plan.config, plan.run.T);
+}
+
 std::string step_time_table(const RunPlan& p, const GpuModel& gpu) {
     const StepTime t = step_time(p, gpu.rates);
     const bool is_known = predicts_step_time(p);

@@ -79,7 +79,7 @@ std::string whole_run_table(const RunPlan& p, const GpuModel* gpu) {
     line("time", time_text(p, gpu));
     if (gpu && predicts_step_time(p)) {
         const double speed = static_cast<double>(p.options.batch_tokens) / step_time(p, gpu->rates).total();
-        const double share = speed * decoder_flops_per_token(p.config, p.run.T) / (p.ranks * gpu->sheet.tflops * 1e12);
+        const double share = speed / peak_tokens_per_s(p, gpu->sheet.tflops * 1e12);
         line("speed", fmt::format("{} tokens/s, {:.1f}% MFU", count_text(speed), 100 * share));
     }
     line("data", data_text(p));

@@ -10,8 +10,8 @@
 
 namespace teon {
 
-Console::Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops)
-    : total_(total_steps), log_every_(log_every), flops_per_token_(flops_per_token), peak_flops_(peak_flops) {}
+Console::Console(int64_t total_steps, int64_t log_every, double peak_tokens_per_s)
+    : total_(total_steps), log_every_(log_every), peak_tokens_per_s_(peak_tokens_per_s) {}
 
 void Console::step(const StepMetrics& m) {
     smoothed_ms_ = smoothed_ms_ == 0 ? m.ms : 0.95 * smoothed_ms_ + 0.05 * m.ms;
@@ -21,7 +21,7 @@ void Console::step(const StepMetrics& m) {
     if (m.skip != 0 || (due && !live_.active())) {
         std::string mfu;
         std::string skip;
-        if (peak_flops_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * flops_per_token_ * m.tokens_per_s / peak_flops_);
+        if (peak_tokens_per_s_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * m.tokens_per_s / peak_tokens_per_s_);
         if (m.skip != 0) skip = m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite";
         note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
                          m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, speed, mfu,

@@ -10,19 +10,20 @@
 
 namespace teon {
 
-// Prints a line per step with an ETA from the last steps' time, and MFU if the device's peak is known; on a
+// Prints a line per step with an ETA from the last steps' time, and MFU if the devices' peak is known (peak_tokens_per_s
+// in plan/step_time.h; else 0); on a
 // terminal, one live line instead (train/live_line.h). If standard output fails (`| head`, a closed terminal), reports
 // that once on standard error, and the run continues.
 class Console {
 public:
-    Console(int64_t total_steps, int64_t log_every, double flops_per_token, double peak_flops);
+    Console(int64_t total_steps, int64_t log_every, double peak_tokens_per_s);
     void step(const StepMetrics& m);
     void note(const std::string& text);  // a line
 
 private:
     bool complained_ = false;
     int64_t total_, log_every_;
-    double flops_per_token_, peak_flops_;
+    double peak_tokens_per_s_;
     double smoothed_ms_ = 0;
     LiveLine live_;
 };

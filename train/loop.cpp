@@ -94,8 +94,7 @@ public:
           ctx_(context),
           stop_(stop),
           loader_(plan_.train.shards, loader_options(plan_, true, *ctx_.comm)),
-          console_(plan_.steps, o_.log_every, decoder_flops_per_token(plan_.config, plan_.run.T),
-                   device.peak_bf16_flops),
+          console_(plan_.steps, o_.log_every, peak_tokens_per_s(plan_, device.peak_bf16_flops)),
           model_(allocate(
               "weights, gradients and activations", plan_,
               [&] { return make_decoder(plan_.config, plan_.run, ctx_, shard_of(plan_, ctx_.comm->rank())); })),

@@ -10,6 +10,15 @@ TEST_CASE("base/gpus: the FLOP/s of a device follow from the name that it report
     REQUIRE(peak_bf16_flops("NVIDIA H100 PCIe") == 756e12);
     REQUIRE(peak_bf16_flops("NVIDIA H100 NVL") == 835e12);
     REQUIRE(peak_bf16_flops("NVIDIA H800") == 989e12);
+    // The same part of a name, other FLOP/s.
+    REQUIRE(peak_bf16_flops("NVIDIA H200 NVL") == 835e12);
+    REQUIRE(peak_bf16_flops("NVIDIA H800 PCIe") == 756e12);
+    REQUIRE(peak_bf16_flops("NVIDIA H100 80GB HBM2e") == 756e12);
+    REQUIRE(peak_bf16_flops("NVIDIA GH200 480GB") == 989e12);
+    for (const char* name : {"NVIDIA RTX A1000", "NVIDIA RTX A1000 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU",
+                             "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 5090 Laptop GPU",
+                             "NVIDIA GeForce RTX 5090 D", "NVIDIA L40", "NVIDIA H20", "NVIDIA GB2000"})
+        REQUIRE(peak_bf16_flops(name) == 0);
     REQUIRE(peak_bf16_flops("NVIDIA GB200") == 360e15 / 2 / 72);
     REQUIRE(peak_bf16_flops("NVIDIA A800-SXM4-80GB") == 312e12);
     REQUIRE(peak_bf16_flops("NVIDIA A100-PCIE-40GB") == 312e12);

@@ -37,6 +37,16 @@ TEST_CASE("plan/memory: --plan-for plans for a GPU as a run there would, whateve
     REQUIRE(plan_run(kLlama, o, false, 1).run.attention == AttentionKind::gemm);
 }
 
+TEST_CASE("plan/step_time: MFU counts the devices of all ranks") {
+    // 797.82 MFLOP per token of GPT-2 124M at 1,024 tokens: the function of megatron-core 0.19.2 for the same model.
+    const Options o = *parse({"--plan-for", "h100", "--model", "small", "--vocab-size", "50257", "--steps", "10"});
+    for (const int ranks : {1, 2, 8}) {
+        const RunPlan plan = plan_run(kGpt2, o, true, ranks);
+        REQUIRE(peak_tokens_per_s(plan, 989e12) == Approx(ranks * 989e12 / 797.82e6).epsilon(1e-5));
+        REQUIRE(peak_tokens_per_s(plan, 0) == 0);
+    }
+}
+
 TEST_CASE("plan/step_time: without offload no copies take time, however few layers there are") {
     for (const char* layers : {"1", "2", "3"})
         for (const std::string& name : plan_names()) {
