@@ -39,7 +39,6 @@ std::vector<HfKey> qwen3_keys() {
 void read_qwen3(DecoderConfig& c, HfReader& r) {
     llama_family().read_hf(c, r);
     const bool slides = r.get("use_sliding_window", false);
-    const int window = read_window(r);
     const int full = r.get("max_window_layers", 28);  // layers
     const bool by_list = r.has("layer_types");
     // All layers must be alike: transformers takes layer_types or, without it, has the window from layer `full` on.
@@ -50,7 +49,8 @@ void read_qwen3(DecoderConfig& c, HfReader& r) {
     const bool all_slide = slides && (by_list ? r.get("layer_types", Json()) == sliding : full <= 0);
     const Json all = all_slide ? sliding : same_layer_types(c, kFullAttention);
     r.require("layer_types", all, all);
-    if (all_slide) c.window = window;
+    if (all_slide) c.window = read_window(r);
+    r.ignore({"sliding_window"});  // only of layers with a window
 }
 
 }  // namespace
