@@ -28,8 +28,8 @@ StepTime step_time(const RunPlan& plan, const GpuRates& gpu);
 // Whether step_time() is calibrated for the plan's type and attention.
 bool predicts_step_time(const RunPlan& plan);
 
-// Returns the tokens/s of all ranks at which MFU (model FLOPs utilization) is 100%, for devices of this many FLOP/s; 0 if
-// that is 0. docs/distributed.md says what is counted.
+// Returns the tokens/s of all ranks at which MFU (model FLOPs utilization) is 100%, for devices of this many FLOP/s; 0
+// if that is 0. docs/distributed.md says what is counted.
 double peak_tokens_per_s(const RunPlan& plan, double device_flops);
 
 // Returns step_time() as text, with its range.

@@ -10,10 +10,9 @@
 
 namespace teon {
 
-// Prints a line per step with an ETA from the last steps' time, and MFU if the devices' peak is known (peak_tokens_per_s
-// in plan/step_time.h; else 0); on a
-// terminal, one live line instead (train/live_line.h). If standard output fails (`| head`, a closed terminal), reports
-// that once on standard error, and the run continues.
+// Prints a line per step with an ETA from the last steps' time, and MFU if the devices' peak is known
+// (peak_tokens_per_s() in plan/step_time.h; else 0); on a terminal, one live line instead (train/live_line.h). If
+// standard output fails (`| head`, a closed terminal), reports that once on standard error, and the run continues.
 class Console {
 public:
     Console(int64_t total_steps, int64_t log_every, double peak_tokens_per_s);

@@ -18,6 +18,7 @@
 #include "plan/description.h"
 #include "plan/memory.h"
 #include "plan/report.h"
+#include "plan/step_time.h"
 #include "runtime/context.h"
 #include "runtime/linalg/library.h"
 #include "train/best.h"
