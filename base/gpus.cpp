@@ -12,8 +12,8 @@ struct Variant {
     std::string_view name;  // whole words of what the device reports
     double tflops;          // 0: unknown
 };
-// Devices whose names hold a row's, with other FLOP/s; the first row that fits counts. Half of what NVIDIA's data sheets
-// print, with sparsity: H100 PCIe (some report its HBM2e instead) and H800 PCIe 1,513, H100 NVL and H200 NVL 1,671,
+// Devices whose names hold a row's, with other FLOP/s; the first row that fits counts. NVIDIA's data sheets print twice
+// these, with sparsity: H100 PCIe (some report its HBM2e instead) and H800 PCIe 1,513, H100 NVL and H200 NVL 1,671,
 // GB200 NVL72 360 PFLOPS for 72 GPUs.
 constexpr Variant kVariants[] = {
     {"MIG", 0},         {"Laptop GPU", 0},      {"RTX 4090 D", 0},       {"RTX 5090 D", 0},
