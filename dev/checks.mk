@@ -23,6 +23,7 @@ build/tidy/%.ok: %  .clang-tidy
 SYNTAX := $(filter-out $(ONLY_cuda),$(ALL))
 syntax: $(SYNTAX:%=build/syntax/%.ok)  ## Compile everything without output, also with CXX=clang++-16
 build/syntax/%.ok: % build/syntax/flags build/syntax/compilers
+	@mkdir -p $(@D)
 	$(COMPILE) $(CXX) @build/syntax/flags -fsyntax-only -x c++ -MD -MP -MF $(@:.ok=.d) -MT $@ $< 2>$@.log || \
 	    { grep -m1 -A2 'error:' $@.log || cat $@.log; exit 1; }
 	@touch $@

@@ -173,11 +173,10 @@ inline constexpr bool kRowsByThread = kThreadRow > 0;
 // that it reads several times, which a GPU holds in registers if it fits.
 enum class RowUse { elements, sums, held };
 
-// Calls f(shape) with the RowShape that processes rows of `row` elements WIDTH elements at a time. On a CPU one thread
-// also reduces a long row that is not aligned, which is rare: half as much code to compile.
+// Calls f(shape) with the RowShape that processes rows of `row` elements WIDTH elements at a time.
 template <int WIDTH, RowUse USE, typename F>
 void for_row_lanes(int64_t row, F f) {
-    constexpr bool kOneThread = kRowsByThread && (USE == RowUse::elements || WIDTH == 1);
+    constexpr bool kOneThread = kRowsByThread && USE == RowUse::elements;
     if constexpr (kRowsByThread)
         if (kOneThread || row <= kThreadRow) return f(RowShape<WIDTH, 1, 0>{});
     if constexpr (!kOneThread) f(RowShape<WIDTH, 32, 0>{});
