@@ -3,7 +3,7 @@
 lint:  ## Check the Python code (ruff), and with clang's warnings the C++ and CUDA code that changed
 	@command -v $(RUFF) >/dev/null || { echo "SKIPPED: lint: needs ruff (scripts/setup.sh dev)"; exit 0; }; $(RUFF) check .
 	@command -v clang++-16 >/dev/null || { echo "SKIPPED: lint: needs clang++-16 (scripts/setup.sh dev)"; exit 0; }; \
-	    $(MAKE) --no-print-directory -k SETUP=0 BACKEND=cpu CXX=clang++-16 syntax
+	    $(MAKE) --no-print-directory -k INNER=1 SETUP=0 BACKEND=cpu CXX=clang++-16 syntax
 RUFF := $(if $(wildcard .venv/bin/ruff),.venv/bin/ruff,ruff)
 
 check-layers:  ## Check that backend names stay in runtime/, includes go one way and lines end at column 120
@@ -24,7 +24,7 @@ SYNTAX := $(filter-out $(ONLY_cuda),$(ALL))
 syntax: $(SYNTAX:%=build/syntax/%.ok)  ## Compile everything without output, also with CXX=clang++-16
 build/syntax/%.ok: % build/syntax/flags build/syntax/compilers
 	@mkdir -p $(@D)
-	$(COMPILE) $(CXX) @build/syntax/flags -fsyntax-only -x c++ -MD -MP -MF $(@:.ok=.d) -MT $@ $< 2>$@.log || \
+	@$(CXX) @build/syntax/flags -fsyntax-only -x c++ -MD -MP -MF $(@:.ok=.d) -MT $@ $< 2>$@.log || \
 	    { grep -m1 -A2 'error:' $@.log || cat $@.log; exit 1; }
 	@touch $@
 build/syntax/flags: $(ALWAYS)
