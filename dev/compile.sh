@@ -26,7 +26,6 @@ if [ "${make:-}" != "$MAKE_ID" ]; then
 fi
 begun=$((begun + 1))
 echo "$MAKE_ID,$start,$total,$begun" >"$folder/progress"
-exec {state}>&-
 
 left= finished=$((begun - JOBS))
 if [ $finished -ge 5 ]; then
@@ -34,7 +33,8 @@ if [ $finished -ge 5 ]; then
     if [ "$left" -ge 90 ]; then left=", $(((left + 30) / 60)) min left"; else left=", $left s left"; fi
 fi
 [ "$begun" -le "$total" ] && place="$begun of $total$left" || place=$begun
-echo "  ${folder#build/}  $place  $file"
+echo "  ${folder#build/}  $place  $file"  # before the next one counts
+exec {state}>&-
 
 # `make -j` without a number starts all compilers at once: each then waits for one of JOBS locks.
 case " $MAKEFLAGS " in *" -j "*) exec flock "build/lock$((RANDOM % JOBS))" "$@" ;; esac
