@@ -207,7 +207,8 @@ std::string CheckpointWriter::mark_best(int64_t step, double loss) {
 // Each rename replaces at once: a kill leaves the old file and link or the new ones. The file comes first, because it
 // protects the checkpoint; a resumed run makes the link again.
 std::string CheckpointWriter::write_best() {
-    const auto [step, loss] = *unmarked_;
+    const int64_t step = unmarked_->first;
+    const double loss = unmarked_->second;
     const auto replace = [&](const char* name, const std::function<void(const std::string&)>& make) {
         const std::string path = plan_.run_folder + "/" + name;
         const std::string staged = path + ".tmp";
