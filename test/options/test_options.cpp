@@ -484,9 +484,9 @@ TEST_CASE("options/options: a run that used what was removed is refused with wha
         REQUIRE(read(unused, flags) == "");
         for (const auto& [old, message] : removed) REQUIRE(contains(read(old, flags), message));
     }
-    for (const auto& [old, message] : removed)  // without config.json, the checkpoint says so
-        REQUIRE(
-            contains(error_of<UsageError>([&] { changed_options(kGpt2, old, *parse(words("--data x"))); }), message));
+    for (const auto& row : removed)  // without config.json, the checkpoint says so
+        REQUIRE(contains(error_of<UsageError>([&] { changed_options(kGpt2, row.first, *parse(words("--data x"))); }),
+                         row.second));
     REQUIRE(read({{"optimizer", "soap"}}, {"--config", run.path, "--optimizer", "normuon"}) == "");
 }
 
