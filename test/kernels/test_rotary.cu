@@ -95,10 +95,11 @@ TEMPLATE_TEST_CASE("kernels/rotary: forward and backward match the oracle and in
         const auto back = qkv.get();
         REQUIRE(compare(back, rotate(widen<Tracked>(turned), table_values, positions, N, NH, NKV, HS, -1.0), 1.0));
         REQUIRE(compare(back, widen<double>(x), round_trip_tolerance(x, HS)));
+        const int64_t value_width = int64_t{NKV} * HS;
         for (int row = 0; row < N; ++row) {  // values are not rotated
             const auto values = [&](const std::vector<T>& of) {
                 const auto end = of.begin() + (row + 1) * width;
-                return std::vector<T>(end - int64_t{NKV} * HS, end);
+                return std::vector<T>(end - value_width, end);
             };
             REQUIRE(same_bits(values(turned), values(x)));
         }
