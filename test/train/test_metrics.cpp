@@ -28,7 +28,13 @@ struct Disk : FileOps {
         room = room == SIZE_MAX ? room : room - static_cast<size_t>(n);
         return n;
     }
-    int sync(int file) override { return broken ? (errno = EIO, -1) : FileOps::sync(file); }
+    int sync(int file) override {
+        if (broken) {
+            errno = EIO;
+            return -1;
+        }
+        return FileOps::sync(file);
+    }
 };
 
 void step(MetricsFile& log, int64_t n) { log.write({{"kind", "step"}, {"step", n}}); }
