@@ -1,8 +1,7 @@
 #!/bin/bash
 # Guess: transformers decompresses FP8 weights by blocks of weight_block_size, here 128 x 128, the last ones smaller.
 # Seen:  it divides the rows by the number of scales. 288 rows with three scales are read as three blocks of 96, without
-#        a word, with errors of a quarter of the largest weight; 256 rows are right, 300 rows with three scales as well as
-#        wrong, and 290 an error.
+#        a word, with errors of a quarter of the largest weight. 256 rows are right.
 # Known: transformers 5.23.0 (2026-11). Found by comparing a reader of quantized weights with float64.
 . "$(dirname "$0")/lib.sh"
 packages numpy==2.4.6 torch==2.15.0 transformers==5.23.0 accelerate==1.15.0 safetensors==0.8.0
