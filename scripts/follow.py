@@ -225,9 +225,8 @@ def is_permanent(error):
             or isinstance(error, (AttributeError, LookupError, TypeError, ValueError)))
 
 
-def follow(options, service):
+def follow(options, config, metrics, service):
     """Copies until the run's end, with --once until the file's. service(): opens it at the first call."""
-    config, metrics = read_config(options.run), NewSteps(options.run)
     failures = 0
     while True:
         end = options.once or is_done(config, metrics)
@@ -267,12 +266,12 @@ def main():
     options = parser.parse_args()
     if not options.once:
         wait_for_run(options.run)
-    read_config(options.run)  # a fault of the run comes first
+    config, metrics = read_config(options.run), NewSteps(options.run)  # a fault of the run comes first
     module = library(*SERVICES[options.to].LIBRARY)
     locked = lock(options.run, options.to)
     service = functools.cache(lambda: SERVICES[options.to](module, options.run, options))
     try:
-        follow(options, service)
+        follow(options, config, metrics, service)
     except KeyboardInterrupt:
         complain("stopped; run the same command to continue")
         if service.cache_info().currsize:
