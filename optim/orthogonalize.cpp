@@ -195,13 +195,12 @@ double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(o
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
 // Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
-// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). On short sides in bf16, two steps of polar-express on
-// R lose what one step on X keeps: its second step maps singular values of 2, where it is steep, and the roundings of R
-// average out over many elements only. 12 x 20 to 50 x 150, spectra from 1 to .03: .15 to 1.6 with the rule for long
-// sides, .03 with a restart after each step, which is the standard form; 96 rows, .06 and .014. float: error against float64 of five polar-express
-// steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4
-// to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5);
-// eight steps without a restart, up to 1.5e-2.
+// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). polar-express maps singular values of up to 2, where
+// its second step is steep, and on short sides few roundings of R average out. Spectra from 1 to .03 in bf16, on 12 x
+// 20 to 50 x 150: .15 to 1.6 with two steps on R, .03 with one; with 96 rows, .06 and .014. float: error against
+// float64 of five polar-express steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to
+// 8e-4 without a restart, 1e-4 to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two
+// (standard form: 2e-6 to 1e-5); eight steps without a restart, up to 1.5e-2.
 bool restarts_after(const OrthoMethod& method, int side, int ns_steps) {
     switch (method.dtype) {
         case DType::f32:

@@ -114,9 +114,9 @@ TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
         }
 }
 
-// As rounding_bound(), for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n changes the
-// matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The bound is the
-// root mean square over all of them, times 4 because the algorithm has several such sums.
+// As rounding_bound(), for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n
+// changes the matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The
+// bound is the root mean square over all of them, times 4 because the algorithm has several such sums.
 double svd_bound(const Matrix& x, int rank) {
     const std::vector<double> S = svd(x).S;
     double turned = 0;
