@@ -4,10 +4,11 @@
 # (default: ~/.cache/teon-torch-venv). It takes 3 GB from the package index and 6 GB on the disk, much less where
 # PyTorch's index of CPU builds can be reached.
 #
-#   test/torch_tests.sh
-#   test/torch_tests.sh floors    with the oldest torch of scripts/pyproject.toml, and the oldest for FSDP2 on CPUs
+#   test/torch_tests.sh [-k WORD]       WORD: only tests with this word in their names
+#   test/torch_tests.sh floors          the oldest torch of scripts/pyproject.toml, and the oldest for FSDP2 on CPUs
 #
-# Tests of what a torch has not yet are skipped by name. If the packages cannot be installed within 20 minutes, it prints "SKIPPED: tests of teon_torch: why" and succeeds.
+# Tests of what a torch has not yet are skipped by name. If the packages cannot be installed within 20 minutes, it
+# prints "SKIPPED: tests of teon_torch: why" and succeeds.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tests=(test/scripts/test_teon_torch*.py)
@@ -40,7 +41,7 @@ if [ "${1:-}" = floors ]; then
 fi
 
 if .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
-    exec .venv/bin/python dev/run_tests.py "${tests[@]}"
+    exec .venv/bin/python dev/run_tests.py "${tests[@]}" "$@"
 fi
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
 mkdir -p "$cache"
@@ -70,4 +71,4 @@ fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).
 [ -d "$cache/torchtitan" ] && export PYTHONPATH="$cache/torchtitan${PYTHONPATH:+:$PYTHONPATH}"
-exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py "${tests[@]}"
+exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py "${tests[@]}" "$@"
