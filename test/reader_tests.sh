@@ -46,4 +46,5 @@ if [ "$(cat "$venv/made" 2>/dev/null)" != "$key" ]; then
 fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).
-exec env TEON_VENV="$venv" TEON_TRANSFORMERS_BEFORE="$venv/before" "$venv/bin/python" dev/run_tests.py "${tests[@]}" "$@"
+export TEON_VENV="$venv" TEON_TRANSFORMERS_BEFORE="$venv/before"
+exec "$venv/bin/python" dev/run_tests.py "${tests[@]}" "$@"
