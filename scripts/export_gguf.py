@@ -15,6 +15,7 @@ if __name__ == "__main__":
     from common import use_venv  # noqa: F401
 
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -46,10 +47,7 @@ class Tensor:
         block, size = gguf.GGML_QUANT_SIZES[self.type]
         if shape[-1] % block:  # as the converter does
             self.type, block, size = gguf.GGMLQuantizationType.F16, 1, 2
-        self.shape, self.bytes = shape, size
-        for length in shape:
-            self.bytes *= length
-        self.bytes //= block
+        self.shape, self.bytes = shape, math.prod(shape) // block * size
 
     def data(self, gguf, numpy):
         values = numpy.ascontiguousarray(self.read(), dtype=numpy.float32)
