@@ -210,6 +210,16 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
     return 0;
 }
 
+// srun ends the other ranks when one fails, by SIGTERM, and ends with the largest of their statuses. Call it in the main
+// thread, which the system prefers to the one that waits for signals.
+void end_with_2_by_sigterm() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    std::signal(SIGTERM, [](int) { _exit(2); });
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 // Prints the error and returns the status. Ranks mostly have the same error, which one is to print. Over MPI they agree
 // which one, unless a rank does not come; else ranks above 0 wait for the launcher to end them when rank 0 ends. They
 // wait longer after a usage error, when waiting does no harm.
@@ -228,13 +238,14 @@ int report_error(const ModelFamily& family, const std::exception& error, int sta
             print_error(line);
             std::_Exit(status);
         });
-        if (status == 2) std::signal(SIGTERM, [](int) { _exit(2); });  // of srun, which then ends with 2
+        if (launch.by == "srun" && status == 2) end_with_2_by_sigterm();
         const bool reported = report_over_mpi(launch, status, [&] { print_error(line); });
         if (!reported && launch.rank > 0) report_late.join();
         report_late.detach();
         if (reported) return status;
     }
     print_error(line);
+    if (launch.by == "srun") std::this_thread::sleep_for(std::chrono::seconds(1));  // until the others wait
     return status;
 }
 
