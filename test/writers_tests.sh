@@ -26,4 +26,6 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
     fi
     echo "$key" >"$cache/made"
 fi
-exec "$cache/venv/bin/python" dev/run_tests.py test/scripts/test_writers.py
+flock --unlock "$lock"
+# TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).
+exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py test/scripts/test_writers.py "$@"
