@@ -210,7 +210,7 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
     return 0;
 }
 
-// srun ends the other ranks when one fails, by SIGTERM, and ends with the largest of their statuses. Call it in the main
+// srun ends the other ranks by SIGTERM when one fails, and ends with the largest of their statuses. Call it in the main
 // thread, which the system prefers to the one that waits for signals.
 void end_with_2_by_sigterm() {
     sigset_t set;
