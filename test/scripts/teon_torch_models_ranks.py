@@ -230,4 +230,4 @@ def killed(ranks):
 
 
 if __name__ == "__main__":
-    run_case(globals(), timeout=datetime.timedelta(seconds=15 if sys.argv[4] == "killed" else 600))
+    run_case(globals(), timeout=datetime.timedelta(seconds=60 if sys.argv[4] == "killed" else 600))

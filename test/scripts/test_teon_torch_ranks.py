@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from testing import ROOT, Case, needs, needs_torch
+from testing import PATIENCE, ROOT, Case, needs, needs_torch
 
 WORKER = ROOT / "test/scripts/teon_torch_ranks.py"
 MODELS_WORKER = ROOT / "test/scripts/teon_torch_models_ranks.py"
@@ -26,7 +26,7 @@ class RanksTest(Case):
         outputs = []
         try:
             for process in processes:
-                outputs.append(process.communicate(timeout=600)[0])
+                outputs.append(process.communicate(timeout=PATIENCE)[0])
         finally:
             for process in processes:
                 process.kill()
@@ -127,7 +127,7 @@ class RanksTest(Case):
                 *others, last = self.start_ranks("killed", 3, MODELS_WORKER, {"WHERE": where, "SAVED": str(saved)})
                 try:
                     for process in others:
-                        output = process.communicate(timeout=600)[0]
+                        output = process.communicate(timeout=PATIENCE)[0]
                         self.assertEqual(process.returncode, 3, output[-3000:])
                         self.assertIn("the step failed:", output)
                 finally:
