@@ -54,16 +54,11 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty() || !fs::exists(fs::path(folder) / "train.bin", error), "{}/train.bin: {}", folder,
                 kBareTokens);
-<<<<<<< HEAD
-    CHECK_USAGE(!paths.empty(),
-                "{}: no shard *{}*.bin in this folder; name the files, or make them with scripts/prepare.py", folder,
-                split.empty() ? "" : "_" + split + "_");
-=======
+    const std::string named = split.empty() ? "val" : split;
     CHECK_USAGE(
         !paths.empty(),
         "{}: no shard *_{}_*.bin or *_{}.bin in this folder; name the files, or make them with scripts/prepare.py",
-        folder, split, split);
->>>>>>> main
+        folder, named, named);
     return paths;
 }
 
