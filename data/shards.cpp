@@ -141,8 +141,9 @@ std::vector<std::string> data_items(const std::string& pattern) {
         std::string item = joined;
         size_t end = begin + 1;
         for (size_t next = end; next < parts.size(); ++next) {
+            const std::string without_weight = joined + "," + parts[next].substr(0, parts[next].rfind(':'));
             joined += "," + parts[next];
-            if (!path_exists(joined) && !path_exists(joined.substr(0, joined.rfind(':')))) continue;
+            if (!path_exists(joined) && !path_exists(without_weight)) continue;
             item = joined;
             end = next + 1;
         }

@@ -61,7 +61,12 @@ def is_tiktoken(path):
 
 
 def create(folder, name, bpe_dir, delimiter, texts):
-    """Creates `folder`, which must not exist, with the tokenizer `name` and returns its description.
+    """Creates `folder`, which must not exist, with the tokenizer `name` and returns its description."""
+    return create_and_load(folder, name, bpe_dir, delimiter, texts)[0]
+
+
+def create_and_load(folder, name, bpe_dir, delimiter, texts):
+    """Does the same and returns (description, the loaded tokenizer): a large one takes a second to load.
 
     `texts` are the training texts of train:SIZE. After a crash the folder does not exist.
     """
@@ -124,7 +129,8 @@ def create(folder, name, bpe_dir, delimiter, texts):
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(staged, folder)
     sync_folder(os.path.dirname(folder))
-    return description
+    tokenizer.delimiter = description["delimiter"]
+    return description, tokenizer
 
 
 @contextlib.contextmanager
