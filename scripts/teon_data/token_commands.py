@@ -1,9 +1,10 @@
-"""The commands of prepare.py for tokens that exist: tokens."""
+"""The commands of prepare.py for tokens that exist: adopt, tokens."""
 
 import os
 
 from common.startup import complain, printable
 
+from . import adopt as adoption
 from . import tokenizer_folder
 from .arguments import Parser, add_shards, add_tokenizer, check_shards, default_name
 from .files import UsageError
@@ -77,4 +78,20 @@ def tokens(arguments):
     return 0
 
 
-COMMANDS = {"tokens": tokens}
+def adopt(arguments):
+    parser = parser_of("adopt", "Write manifest.json and tokenizer/ beside shards of llm.c's layout, so that the "
+                                "document\nmask, bits per byte, verify, generate and compare.py work.")
+    parser.add_argument("folder", help="folder with the shards, whose names state their split")
+    add_named_tokenizer(parser)
+    options = parser.parse_args(arguments)
+    check_name(options.folder)
+    job = adoption.Adoption(os.path.normpath(options.folder), tokenizer_of(options), options.bpe_dir, options.delimiter)
+    manifest, made_now = job.execute()
+    if not made_now:
+        print(f"{job.out} has its manifest.json already")
+    for line in adoption.describe(manifest, job.out):
+        print(printable(line))
+    return 0
+
+
+COMMANDS = {"adopt": adopt, "tokens": tokens}

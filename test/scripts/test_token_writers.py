@@ -1,7 +1,7 @@
 """prepare.py tokens on the files of the programs that people use:  dev/run_tests.py test/scripts/test_token_writers.py
 
-The environment variable TEON_WRITERS names a Python with the packages of dev/requirements-writers.txt, which write 20
-documents. The stream must be that of llm.c's rule, which is computed here from tiktoken's ids.
+The environment variable TEON_WRITERS names a Python with the packages of dev/requirements-token-writers.txt, which write
+20 documents. The stream must be that of llm.c's rule, which is computed here from tiktoken's ids.
 """
 
 import functools
@@ -58,7 +58,7 @@ class TestWriters(PrepareCase):
     def write(self, name, **more):
         """Lets a writer write the documents, or skips the test."""
         if name not in writers():
-            raise unittest.SkipTest(f"needs the packages of dev/requirements-writers.txt for {name} (TEON_WRITERS)")
+            raise unittest.SkipTest(f"needs dev/requirements-token-writers.txt for {name} (TEON_WRITERS)")
         done = subprocess.run([PYTHON, WRITERS, name, self.path(name)], input=json.dumps(documents() | more), text=True,
                               capture_output=True, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])

@@ -1,7 +1,7 @@
 """Writes documents of tokens with the programs that people use:  token_writers.py NAME FOLDER < documents.json
 
-Runs in the environment of dev/requirements-writers.txt, without this project. The input has `texts`, their ids `rows`
-without delimiters, and `delimiter`. `token_writers.py` alone prints the names of the writers that can run here.
+Runs in the environment of dev/requirements-token-writers.txt, without this project. The input has `texts`, their ids
+`rows` without delimiters, and `delimiter`. `token_writers.py` alone prints the names of the writers that can run here.
 """
 
 import importlib
