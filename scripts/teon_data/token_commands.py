@@ -1,11 +1,11 @@
-"""The commands of prepare.py for tokens that exist: adopt, tokens."""
+"""The commands of prepare.py for tokens that exist: adopt, export, tokens."""
 
 import os
 
 from common.startup import complain, printable
 
 from . import adopt as adoption
-from . import tokenizer_folder
+from . import token_export, tokenizer_folder
 from .arguments import Parser, add_shards, add_tokenizer, check_shards, default_name
 from .files import UsageError
 from .sources import check_name
@@ -94,4 +94,17 @@ def adopt(arguments):
     return 0
 
 
-COMMANDS = {"adopt": adopt, "tokens": tokens}
+def export(arguments):
+    parser = parser_of("export", "Write the tokens of a folder of shards as other programs' files: train.bin and "
+                                 "val.bin,\nfor Megatron with .idx. The delimiter moves behind each document.")
+    parser.add_argument("folder")
+    parser.add_argument("--to", required=True, choices=token_export.WRITERS, help="form of the files")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="a new folder")
+    options = parser.parse_args(arguments)
+    check_name(options.out)
+    for line in token_export.export(options.folder, options.to, os.path.normpath(options.out)):
+        print(printable(line))
+    return 0
+
+
+COMMANDS = {"adopt": adopt, "export": export, "tokens": tokens}

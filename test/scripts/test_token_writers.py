@@ -1,6 +1,6 @@
 """prepare.py tokens on the files of the programs that people use:  dev/run_tests.py test/scripts/test_token_writers.py
 
-The environment variable TEON_WRITERS names a Python with the packages of dev/requirements-token-writers.txt, which write
+The environment variable TEON_WRITERS names a Python with the packages of dev/requirements-token-writers.txt. They write
 20 documents. The stream must be that of llm.c's rule, which is computed here from tiktoken's ids.
 """
 
