@@ -184,7 +184,7 @@ class ResumeTest(ResumeCase):
                     self.assert_same_run("off", "on", 20)
                     self.resume(10, "--offload", "none", of="on", shape={}, steps=20)
                     for run in ("on", "cut"):
-                        self.assertEqual(self.metrics(run, "diagnose"), self.metrics("off", "diagnose"))
+                        self.assertEqual(self.diagnoses(run), self.diagnoses("off"))
                     self.remove("off", "on", "cut")
         self.assertIn("--offload-blocks 1: of 2 layers the last 2 stay on the device; at most 0 can be offloaded",
                       self.refused("few", "--offload", "activations", "--offload-blocks", 1))
