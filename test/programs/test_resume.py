@@ -367,6 +367,14 @@ class ResumeTest(ResumeCase):
         self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
         self.assertIn("steps 30 (was 40; 40 are done", self.refused("a", *flags, "--resume", steps=30))
 
+    def test_a_longer_run_keeps_a_warmup_of_no_steps(self):
+        flags = ["--schedule", "constant", "--warmup-ratio", 0.02, "--checkpoint-every", 2]  # .4 of 20 steps, 4 of 200
+        self.train("a", *flags, steps=20)
+        self.cut("a", 2)
+        self.train("a", *flags, "--resume", steps=200)
+        rates = [m["lr"] for m in self.metrics("a", "step")]
+        self.assertEqual(rates, rates[-1:] * 200)
+
     def test_a_run_that_holds_its_peak_is_extended_before_the_decay(self):
         for schedule in ("constant-linear", "constant-sqrt"):
             flags = ["--schedule", schedule, "--constant-ratio", 0.5, "--warmup-ratio", 0.25, "--checkpoint-every", 10]
