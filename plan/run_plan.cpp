@@ -339,7 +339,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     if (o.adopted && !o.given_flags.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
     open_data(p);
     p.config = make_config(family, o, p.train);
-    for (DataSet* data : {&p.train, &p.val}) set_delimiter(o, *data);
+    set_delimiter(o, p.train);  // which evaluations use, too
     note_assumed_vocabulary(p);
     check_sharding(o, ranks);
     plan_batch(p);
