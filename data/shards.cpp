@@ -8,7 +8,6 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -33,8 +32,8 @@ struct Format {
 constexpr Format kFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 constexpr const char* kBareTokens =
-    "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of them with "
-    "scripts/prepare.py tokens --raw uint16";
+    "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of the same "
+    "text with scripts/prepare.py";
 
 ShardInfo open_shard(const std::string& path) {
     const InputFile file(path);
@@ -55,9 +54,10 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty() || !fs::exists(fs::path(folder) / "train.bin", error), "{}/train.bin: {}", folder,
                 kBareTokens);
-    CHECK_USAGE(!paths.empty(),
-                "{}: no shard *_{}_*.bin in this folder; name the files, or make them with scripts/prepare.py", folder,
-                split);
+    CHECK_USAGE(
+        !paths.empty(),
+        "{}: no shard *_{}_*.bin or *_{}.bin in this folder; name the files, or make them with scripts/prepare.py",
+        folder, split, split);
     return paths;
 }
 
@@ -108,10 +108,11 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     const Format* format =
         std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.magic == magic; });
     CHECK_USAGE(format != std::end(kFormats) || !is_bare_name(path), "{}: {}", path, kBareTokens);
-    CHECK_USAGE(format != std::end(kFormats),
-                "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards of "
-                "it with scripts/prepare.py, or with its command tokens if it has tokens",
-                path, magic, kFormats[0].magic, kFormats[1].magic);
+    CHECK_USAGE(
+        format != std::end(kFormats),
+        "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards with "
+        "scripts/prepare.py",
+        path, magic, kFormats[0].magic, kFormats[1].magic);
     CHECK_USAGE(version == format->version,
                 "{}: format version {} of magic {}, expected {}; make it again with scripts/prepare.py", path, version,
                 magic, format->version);
@@ -125,14 +126,11 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
 }
 
 std::string split_in_name(const std::string& path) {
-    const std::string name = fs::path(path).filename().string();
-    const auto last = [&](const char* split) {  // -1: nowhere
-        const auto at = [&](const std::string& text) { return static_cast<std::ptrdiff_t>(name.rfind(split + text)); };
-        return std::max(at("_"), at("."));
-    };
-    const std::ptrdiff_t train = last("_train");
-    const std::ptrdiff_t val = last("_val");
-    return train == val ? "" : train > val ? "train" : "val";
+    const std::string name = fs::path(path).stem().string() + "_";  // llm.c's tiny_shakespeare_train.bin, too
+    const size_t train = name.rfind("_train_");
+    const size_t val = name.rfind("_val_");
+    if (train == val) return "";  // neither
+    return val == std::string::npos || (train != std::string::npos && train > val) ? "train" : "val";
 }
 
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
@@ -165,19 +163,6 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
                     shards.back().bytes_per_token, shards[0].path, shards[0].bytes_per_token);
     }
     return shards;
-}
-
-int largest_token(const ShardInfo& shard) {
-    constexpr int64_t kBlock = 1 << 20;
-    ShardReader reader({shard}, INT_MAX);
-    std::vector<int> tokens(static_cast<size_t>(std::min(shard.tokens, kBlock)));
-    int largest = 0;
-    for (int64_t first = 0; first < shard.tokens; first += kBlock) {
-        const int64_t n = std::min(kBlock, shard.tokens - first);
-        reader.read(tokens.data(), 0, first, n);
-        largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + n));
-    }
-    return largest;
 }
 
 ShardReader::ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPolicy policy)

@@ -23,12 +23,12 @@ import time
 try:
     from common.startup import complain, exit_code, printable
     from teon_data import arguments as words
-    from teon_data import shards, token_commands, tokenizer_folder
+    from teon_data import file_plan, shards, token_commands, tokenizer_folder
     from teon_data.arguments import Parser, positive
     from teon_data.files import Failure, UsageError, counted
     from teon_data.interrupts import handle
     from teon_data.pipeline import Run, reasons
-    from teon_data.sources import check_name, hub_data
+    from teon_data.sources import check_name, hub_data, open_source
     from teon_data.workers import Job
 except ImportError as missing:
     sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv")
@@ -59,7 +59,7 @@ def parse(arguments):
     parser = Parser("Turn text into token shards.", prog="prepare.py", epilog=EXAMPLES)
     add = parser.add_argument
     add("source", nargs="+", help="fineweb, or files of text (see below)")
-    add("--out", required=True, metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
+    add("--out", metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
     add("--name", help="name of the shards: NAME_val_000000.bin, NAME_train_000001.bin, ... (default fineweb, "
                        "edu_fineweb or the first file's name)")
     add("--tokenizer", default="gpt2", metavar="T",
@@ -71,6 +71,14 @@ def parse(arguments):
     add("--txt-documents", choices=("file", "line"), default="file",
         help="one document of a .txt file: the whole file (default) or each line that is not empty")
     words.add_shards(parser)
+    add("--split", metavar="NAME",
+        help="the split of the input to train on, or all for one text (default: train; if file or folder names, or a "
+             "data set's own files, tell splits, validation on the validation split, else on the test split)")
+    add("--val-from", metavar="PATH", action="append",
+        help="file, folder or glob of the validation text; not trained on if it is in the input. Can be repeated")
+    add("--drop-validation-duplicates", action="store_true",
+        help="leave documents out of the training text that are also in the validation text (exact duplicates)")
+    add("--list", action="store_true", help="print what would be read, each file with its rows, and end")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
         help="train:SIZE learns from the first N bytes of the input's text (default 256Mi)")
     add("--unit-bytes", type=positive, default=2**23, metavar="N",
@@ -83,13 +91,17 @@ def parse(arguments):
     options = parser.parse_args(arguments)
 
     tokenizer_folder.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
-    check_name(options.out)
+    if not (options.out or options.list):
+        raise UsageError("the following arguments are required: --out (see prepare.py --help)")
+    check_name(options.out or "")
     name = options.name or default_name(options.source[0])
     words.check_shards(name, options)
-    return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
-               options.delimiter, options.text_field, options.txt_documents == "line", options.shard_tokens,
-               options.val_tokens, options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
-               options.delete_downloads, options.lossy)
+    return Job(tuple(options.source), options.out and os.path.normpath(options.out), name,
+               options.tokenizer, options.bpe_dir, options.delimiter, options.text_field,
+               options.txt_documents == "line", options.shard_tokens, options.val_tokens,
+               options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
+               options.delete_downloads, options.lossy, options.split, options.val_from and tuple(options.val_from),
+               options.drop_validation_duplicates, options.list)
 
 
 def default_name(source):
@@ -99,9 +111,24 @@ def default_name(source):
     return words.unsplit({"fineweb-edu": "edu_fineweb"}.get(name, name))
 
 
+def notice(line):
+    complain(line, "prepare")
+
+
+def list_source(job):
+    source = open_source(job)
+    for line in source.notes:
+        notice(line)
+    for line in file_plan.listing(source):
+        print(printable(line))
+    return 0
+
+
 def prepare(arguments):
     job = parse(arguments)
-    run = Run(job, notice=lambda line: complain(line, "prepare"))
+    if job.list_only:
+        return list_source(job)
+    run = Run(job, notice=notice)
     began = time.monotonic()
     manifest, made_now = run.execute()
     seconds = time.monotonic() - began
@@ -113,10 +140,20 @@ def prepare(arguments):
         f"{counted(len(manifest['shards']), 'shard')} of {'uint16' if manifest['token_bytes'] == 2 else 'uint32'} in "
         f"{job.out}; {counted(bad, 'bad row')}{reasons(manifest['bad_rows'])}"))
     if made_now:
+        report_duplicates(manifest)
         print(f"{counted(run.made, 'unit')} tokenized in {seconds:.1f} s by {counted(job.workers, 'worker')}")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
         print(f"all tokens are validation tokens; for training tokens, remove {job.out} and reduce --val-tokens")
     return 0
+
+
+def report_duplicates(manifest):
+    if left_out := manifest["rows_in_validation"]:
+        notice(f"{counted(left_out, 'document')} left out, which the validation text has, too")
+    if repeated := sum(shard.get("documents_in_validation", 0) for shard in manifest["shards"]):
+        own = any("split" in file for file in manifest["source"]["files"])
+        notice(f"documents for training that are also in the validation shards: {repeated:,}"
+               f"{'; --drop-validation-duplicates leaves them out' if own else ''}")
 
 
 def verify(arguments):

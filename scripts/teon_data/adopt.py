@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,6 @@ from .files import Failure, UsageError, counted
 from .folder_checks import compare_options
 from .shards import COPY_TOKENS, HEADER_BYTES, read_manifest, read_shard_header
 from .token_import import TokenTexts, write_manifest
-from .token_sources import split_of
 
 
 class Adoption:
@@ -59,10 +59,11 @@ class Adoption:
                 continue
             path = os.path.join(self.out, name)
             try:
-                shards.append((path, split_of(name[:-4]), *read_shard_header(path)))
+                split = (["", *re.findall("_(train|val)(?=_|$)", name[:-4])])[-1]  # as data/shards.cpp
+                shards.append((path, split, *read_shard_header(path)))
             except Failure as failure:
                 raise UsageError(str(failure)) from failure
-            if shards[-1][1] not in ("train", "val"):
+            if not split:
                 raise UsageError(f"{path}: its name states no split; rename it with _train_ or _val_, as in "
                                  f"{name[:-4]}_train_000001.bin")
             if shards[-1][3] != shards[0][3]:

@@ -21,8 +21,7 @@ sources:
   FILE.bin, FILE.npy with --raw            ids without a header: nanoGPT; OLMo, with dolma's FILE.csv.gz if it is there
 
 Documents begin where the format's index or the rows say, never where an id is. Each gets one delimiter before it; a
-delimiter at its end moves there. In a folder, files of the split val or test (as their names state it) become the
-validation shards. The printed hash is the beginning of the SHA-256 of all ids.
+delimiter at its end moves there. The printed hash is the beginning of the SHA-256 of all ids.
 """
 
 
@@ -61,14 +60,18 @@ def tokens(arguments):
     add("--rows", choices=("documents", "packed"),
         help="a row of a table, of MDS or litdata is a document (default) or a part of one stream, to which no "
              "delimiter is added; must be given if all rows have one length")
+    add("--split", metavar="NAME",
+        help="the split of a folder to train on, or all for one stream (default: train, if file or folder names tell "
+             "splits, with the validation split, else the test split, for validation)")
     add("--val-from", metavar="PATH", help="file or folder of the validation tokens")
     add_shards(parser)
     options = parser.parse_args(arguments)
     check_name(options.out)
     name = options.name or default_name(options.source[0])
     check_shards(name, options)
-    job = TokenJob(tuple(options.source), options.val_from, os.path.normpath(options.out), name, tokenizer_of(options),
-                   options.bpe_dir, options.delimiter, options.raw, options.field, options.rows, options.shard_tokens,
+    job = TokenJob(tuple(options.source), options.split, options.val_from, os.path.normpath(options.out), name,
+                   tokenizer_of(options), options.bpe_dir, options.delimiter,
+                   options.raw, options.field, options.rows, options.shard_tokens,
                    options.val_tokens, options.max_tokens)
     manifest, made_now = Import(job, notice).execute()
     if not made_now:

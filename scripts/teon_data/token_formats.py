@@ -13,10 +13,10 @@ import gzip
 import os
 import re
 import struct
-import zlib
 
 import numpy as np
 
+from .compression import DAMAGES
 from .files import Failure, UsageError, check_regular, first_line, read_json
 
 BLOCK = 1 << 21          # ids read at a time
@@ -55,7 +55,7 @@ def reading(path):
             yield file
     except Failure as failure:
         raise UsageError(str(failure)) from failure
-    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+    except (*DAMAGES, csv.Error, UnicodeDecodeError) as error:
         refuse(path, f"cannot be read ({first_line(error)})")
 
 

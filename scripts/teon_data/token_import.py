@@ -22,8 +22,9 @@ from .folder_checks import compare_options
 from .round_trip import HARD_TEXTS
 from .shards import HEADER_BYTES, read_manifest, token_dtype
 from .source_bytes import TokenLengths
+from .splits import divide
 from .token_formats import BLOCK, NOTHING
-from .token_sources import OF_ROWS, divided, find
+from .token_sources import OF_ROWS, find
 from .token_stream import Delimited, ShardWriter, checked
 from .token_table import adds_first_blank, decode
 
@@ -31,6 +32,7 @@ from .token_table import adds_first_blank, decode
 @dataclass(frozen=True)
 class TokenJob:
     inputs: tuple
+    split: str | None
     val_from: str | None
     out: str
     name: str
@@ -99,14 +101,17 @@ class Import:
     def __init__(self, job, notice):
         self.job, self.notice = job, notice
         self.staged = os.path.join(os.path.dirname(job.out), f".{os.path.basename(job.out)}.prepare")
-        self.train, self.val, unused = divided(find(job.inputs, job.raw is not None))
+        found = [(file, file.split) for file in find(job.inputs, job.raw is not None)]
+        self.train, self.val, note = divide(found, job.split, bool(job.val_from))
+        self.notes = [note] if note else []
         if job.val_from:
-            self.val, unused = find([job.val_from], job.raw is not None), self.val + unused
+            self.val = find([job.val_from], job.raw is not None)
+            held_out = {file.path for file in self.val}
+            self.train = [file for file in self.train if file.path not in held_out]
         if self.val and job.val_tokens is not None:
             raise UsageError(f"--val-tokens: the validation tokens are those of {self.val[0].path}; leave it out")
-        self.notes = [f"validation tokens are those of {', '.join(file.path for file in self.val[:3])}"
-                      f"{', ...' if len(self.val) > 3 else ''}"] if self.val else []
-        self.notes += [f"{file.path}: not read, because its name states the split {file.split}" for file in unused]
+        if not self.train:
+            raise UsageError(f"--val-from {job.val_from}: leaves no tokens for training")
         self.files = [{"file": file.path, "bytes": file.size()} for file in self.train + self.val]
 
     def execute(self):

@@ -2,7 +2,6 @@
 
 import glob
 import os
-import re
 from dataclasses import dataclass
 
 from common.run_folder import visible
@@ -10,9 +9,8 @@ from common.run_folder import visible
 from . import token_formats, token_rows
 from .compression import COMPRESSIONS
 from .files import UsageError
+from .splits import split_of
 
-SPLIT = re.compile(r"(?:^|[-_.])(train|validation|valid|val|dev|test)(?=[-_.]|$)")
-SPLITS = {"validation": "val", "valid": "val", "dev": "val"}
 ENDINGS = {".idx": "megatron", ".ds": "datatrove", ".parquet": "parquet", ".arrow": "arrow", ".jsonl": "jsonl",
            ".ndjson": "jsonl", ".bin": "raw", ".npy": "raw"}
 OF_ROWS = ("parquet", "arrow", "jsonl", "mds", "litdata")  # whose rows are documents or parts of a stream
@@ -42,7 +40,7 @@ class TokenFile:
         if self.format == "litdata":
             return token_rows.litdata(self.path)
         if self.format == "jsonl":
-            return token_rows.jsonl(self.path, COMPRESSIONS.get(os.path.splitext(self.path)[1], ""), job.field)
+            return token_rows.jsonl(self.path, COMPRESSIONS.get(os.path.splitext(self.path)[1].lower(), ""), job.field)
         return token_rows.table(self.path, job.field, self.format == "parquet")
 
 
@@ -57,14 +55,6 @@ def format_of(path, has_raw_type):
     if ending == ".ds" and has_raw_type:
         return "raw"
     return ENDINGS.get(ending)
-
-
-def split_of(path):
-    """Returns "train", "val", "test" or "", by the last folder or file name that states it."""
-    for name in reversed(path.split(os.sep)):
-        if found := SPLIT.findall(name.lower()):
-            return SPLITS.get(found[-1], found[-1])
-    return ""
 
 
 def indexed_folder(folder):
@@ -118,14 +108,3 @@ def find(paths, has_raw_type):
             else:
                 files.append(TokenFile(path, kind))
     return list(dict.fromkeys(files))
-
-
-def divided(files):
-    """Returns (training files, validation files, files left out), by the splits of a folder: validation is val, else
-    test."""
-    splits = {file.split for file in files}
-    held_out = next((split for split in ("val", "test") if split in splits and len(splits) > 1), None)
-    if held_out is None:
-        return files, [], []
-    return ([file for file in files if file.split in ("train", "")], [file for file in files if file.split == held_out],
-            [file for file in files if file.split not in ("train", "", held_out)])

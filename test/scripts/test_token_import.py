@@ -148,13 +148,15 @@ class TestStream(TokensCase):
             pq.write_table(pa.table({"input_ids": [[letter], [letter] * 2]}), data / f"{name}.parquet")
         (data / ".hidden.parquet").write_bytes(b"x")
         _, errors = self.tokens(data)
-        self.assertIn("validation-00000.parquet", errors)
-        self.assertIn("test-00000.parquet: not read", errors)
+        self.assertIn("training on train, validating on validation, not reading test", errors)
         self.assertEqual(stream(self.path("out")).tolist(), placed([[100], [100] * 2, [98], [98] * 2, [99], [99] * 2]))
         self.tokens(data, "--val-from", data / "test-00000.parquet", out="other")
         self.assertEqual(stream(self.path("other")).tolist()[:5], placed([[97], [97] * 2]))
         (data / "validation-00000.parquet").unlink()
-        self.assertIn("test-00000.parquet", self.tokens(data, out="by-test")[1])
+        self.assertIn("validating on test", self.tokens(data, out="by-test")[1])
+        self.tokens(data, "--split", "test", out="test")
+        self.assertEqual(stream(self.path("test")).tolist(), placed([[97], [97] * 2]))
+        self.assertIn("leaves no tokens", self.refused_tokens(data / "train-00000.parquet", "--val-from", data))
 
 
 class TestRefused(TokensCase):

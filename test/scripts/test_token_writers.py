@@ -12,15 +12,14 @@ import subprocess
 import sys
 import unittest
 
+import known_documents
 import numpy as np
+from known_documents import DELIMITER, ENGLISH
 from preparing import PrepareCase, run, stream
-from testing import BPE, DATA, ROOT, needs
+from testing import BPE, ROOT, needs
 
 WRITERS = ROOT / "test" / "support" / "token_writers.py"
 PYTHON = os.environ.get("TEON_WRITERS", sys.executable)
-ENGLISH = DATA / "english" / "english_val.jsonl"
-DELIMITER = 50256
-TRAPS = ["naïve café, 你好 世界 🙂\r\nsecond line\n", "x", "A text that spells <|endoftext|> within.", "two blanks  "]
 
 
 @functools.cache
@@ -31,7 +30,7 @@ def writers():
 
 @functools.cache
 def documents():
-    """Returns the fixture of ../shared/discovery/data_formats.md: 16 English documents and four traps."""
+    """Returns the texts of known_documents.py, their ids and the delimiter."""
     from teon_data.tokenizer import GPT2_PATTERN
     from tiktoken import Encoding
     from tiktoken.load import data_gym_to_mergeable_bpe_ranks
@@ -39,8 +38,7 @@ def documents():
                                             encoder_json_file=str(BPE / "encoder.json"))
     encoding = Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks,
                         special_tokens={"<|endoftext|>": DELIMITER})
-    with open(ENGLISH, encoding="utf-8") as file:
-        texts = [json.loads(line)["text"][:4000] for line in file][:16] + TRAPS
+    texts = known_documents.documents()
     return {"texts": texts, "rows": [encoding.encode_ordinary(text) for text in texts], "delimiter": DELIMITER}
 
 
@@ -72,6 +70,10 @@ class TestWriters(PrepareCase):
         self.assertIn(f"stream {digest(expected)}", printed)
         self.assertEqual(run("verify", out)[0], 0)
         return printed + errors
+
+    def test_the_expected_stream_is_the_known_one(self):
+        expected = before(documents()["rows"])
+        self.assertEqual((len(expected), digest(expected)), (known_documents.TOKENS, known_documents.HASH))
 
     def test_datasets_folders(self):
         folder = self.write("datasets_folder")
@@ -137,7 +139,7 @@ class TestWriters(PrepareCase):
         out = self.path("both")
         printed, errors = self.prepare("tokens", folder, "--raw", "uint16", "--tokenizer", "gpt2", "--bpe-dir", BPE,
                                        "--out", out)
-        self.assertIn("validation tokens are those of", errors)
+        self.assertIn("validating on validation", errors)
         self.assertIn(f"stream val {digest(before(rows[:2]))}, train {digest(before(rows[2:]))}", printed)
         self.assertEqual({shard["file"]: shard["tokens"] for shard in self.manifest("both")["shards"]},
                          {"nanogpt_val_000000.bin": len(before(rows[:2])),
