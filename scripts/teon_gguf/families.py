@@ -35,8 +35,11 @@ FAMILIES = {
                    ("activation_function", GELU), head_size=(), biases=True,
                    transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight")),
     "llama": Family("LLAMA", like_llama=True, biases=True),
+    "mistral": Family("LLAMA", like_llama=True),
+    "qwen2": Family("QWEN2"),
     "qwen3": Family("QWEN3"),
     "olmo2": Family("OLMO2"),
+    "smollm3": Family("SMOLLM3", like_llama=True),
 }
 
 
@@ -60,9 +63,13 @@ def family_of(path, config):
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key) and not family.biases:
             raise UsageError(f"{path}: {key} is true, but llama.cpp has no biases in models of type {kind}")
-    if rope_scaling(config) == "llama3" and not family.like_llama:
-        raise UsageError(f"{path}: positions are scaled as in Llama 3.1, which llama.cpp does not do in models of type "
+    scaling = rope_scaling(config)
+    if scaling not in (None, "default", "linear", "llama3") or (scaling == "llama3" and not family.like_llama):
+        raise UsageError(f"{path}: rope_type is {scaling}, which llama.cpp does not compute as we do in models of type "
                          f"{kind}")
+    rotated = config.get("no_rope_layers") or []
+    if rotated != [int(layer % 4 != 0) for layer in range(1, len(rotated) + 1)]:
+        raise UsageError(f"{path}: no_rope_layers is {rotated}, but llama.cpp rotates all layers except each fourth")
     return family
 
 

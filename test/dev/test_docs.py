@@ -15,6 +15,7 @@ import subprocess
 import sys
 import unittest
 
+from rank_runs import LAUNCHER
 from testing import (
     BUILD,
     ROOT,
@@ -144,7 +145,7 @@ class CommandsTest(Case):
             cut = words.index("--")
             return [*self.words_of(shlex.join(words[:cut]), earlier), "--", *shrink(words[cut + 1:])]
         if words[0] == "mpirun":
-            return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+            return [*LAUNCHER, "-np", "2",
                     *self.words_of(shlex.join(words[next(i for i, word in enumerate(words) if "/" in word):]),
                                     earlier)]
         if words[0].startswith("./train"):

@@ -29,7 +29,7 @@ from preparing import (
     write_parquet,
 )
 from teon_data import documents, pipeline, sources
-from testing import BPE, SCRIPTS, needs
+from testing import BPE, PATIENCE, SCRIPTS, needs
 from tokenizer_kinds import byte_level, gemma
 
 
@@ -459,7 +459,7 @@ sys.exit(prepare.main(["fineweb", "--tokenizer", "bytes", "--out", "out"]))
         while process.poll() is None and not self.path("downloading").exists():
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 130, errors)
         self.assertEqual(errors, "prepare: interrupted; run the same command to continue\n")
 
