@@ -109,11 +109,10 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     const Format* format =
         std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.magic == magic; });
     CHECK_USAGE(format != std::end(kFormats) || !is_bare_name(path), "{}: {}", path, kBareTokens);
-    CHECK_USAGE(
-        format != std::end(kFormats),
-        "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards of "
-        "it with scripts/prepare.py, or with its command tokens if it has tokens",
-        path, magic, kFormats[0].magic, kFormats[1].magic);
+    CHECK_USAGE(format != std::end(kFormats),
+                "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards of "
+                "it with scripts/prepare.py, or with its command tokens if it has tokens",
+                path, magic, kFormats[0].magic, kFormats[1].magic);
     CHECK_USAGE(version == format->version,
                 "{}: format version {} of magic {}, expected {}; make it again with scripts/prepare.py", path, version,
                 magic, format->version);
