@@ -37,6 +37,8 @@ class TestAdopt(ShardCase):
         printed, _ = self.prepare("adopt", folder, "--tokenizer", "bytes")
         self.assertIn(f"{before['documents']} documents after the delimiter 256", printed)
         after = self.manifest("out")
+        for shard in before["shards"]:
+            shard.pop("documents_in_validation", None)  # counted while text is tokenized
         for key in ("shards", "tokenizer", "vocab_size", "delimiter", "token_bytes", "tokens", "documents"):
             self.assertEqual(after[key], before[key], key)
         self.assertEqual({path for path, found in contents(folder).items() if hashes[path] != found},
