@@ -57,6 +57,9 @@ std::string split_in_name(const std::string& path);
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of = split_in_name);
 
+// Returns the largest token of a shard, which is read to its end.
+int largest_token(const ShardInfo& shard);
+
 // How a ShardReader reads. Tests inject a failing pread.
 struct ReadPolicy {
     ssize_t (*pread)(int file, void* out, size_t bytes, off_t offset) = ::pread;
