@@ -133,10 +133,30 @@ std::string split_in_name(const std::string& path) {
     return val == std::string::npos || (train != std::string::npos && train > val) ? "train" : "val";
 }
 
+std::vector<std::string> data_items(const std::string& pattern) {
+    const std::vector<std::string> parts = teon::split(pattern);
+    std::vector<std::string> items;
+    for (size_t begin = 0; begin < parts.size();) {
+        std::string joined = parts[begin];
+        std::string item = joined;
+        size_t end = begin + 1;
+        for (size_t next = end; next < parts.size(); ++next) {
+            const std::string without_weight = joined + "," + parts[next].substr(0, parts[next].rfind(':'));
+            joined += "," + parts[next];
+            if (!path_exists(joined) && !path_exists(without_weight)) continue;
+            item = joined;
+            end = next + 1;
+        }
+        items.push_back(item);
+        begin = end;
+    }
+    return items;
+}
+
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of) {
     std::set<std::string> paths;
-    for (const std::string& item : teon::split(pattern)) {
+    for (const std::string& item : data_items(pattern)) {
         CHECK_USAGE(!item.empty(),
                     "'{}': an empty name; expected a folder, file or glob of token shards, or several with commas",
                     pattern);
