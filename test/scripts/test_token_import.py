@@ -86,7 +86,7 @@ class TestStream(TokensCase):
             self.assertEqual(delimited.documents, len(rows))
 
     def test_formats_in_blocks_of_any_size(self):
-        rows = some_rows(7, 200)
+        rows = [*some_rows(7, 198), [97], []]
         sources = [self.write_megatron("m", rows), self.write_megatron("pieces", [row for row in rows if row], 3),
                    self.write_datatrove("d", rows)]
         ends = np.cumsum([len(row) for row in rows])
@@ -193,6 +193,15 @@ class TestRefused(TokensCase):
             index.write_bytes(good)
             source.write_bytes(source.read_bytes()[:-2])
             self.assertIn("cut short", self.refused_tokens(source))
+
+    def test_dolmas_rows_must_be_those_of_the_ids(self):
+        self.path("a.npy").write_bytes(np.full(9, 97, "<u2").tobytes())
+        for lines, said in (("0,4\n", "end at token 4"), ("0,4\n4,99\n", "end at token 99"), ("0,4\n5,9\n", "line 2"),
+                            ("", "end at token 0"), ("start,end\n", "line 1")):
+            self.path("a.csv.gz").write_bytes(gzip.compress(lines.encode()))
+            self.assertIn(said, self.refused_tokens(self.path("a.npy"), "--raw", "uint16"))
+        self.path("a.csv.gz").write_bytes(gzip.compress(b"0,9\n")[:-9])
+        self.assertIn("cannot be read", self.refused_tokens(self.path("a.npy"), "--raw", "uint16"))
 
     def test_ids_of_another_type_or_tokenizer(self):
         ids = np.arange(1000) % 256
