@@ -5,6 +5,7 @@ dev/run_tests.py puts this folder on Python's path:  import testing
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -50,6 +51,15 @@ def needs(*packages, data=()):
     """Skips a test or a class by name if a Python package or a file is missing."""
     absent = missing(*packages) + [os.path.relpath(path, ROOT) for path in data if not os.path.exists(path)]
     return unittest.skipIf(absent, f"needs {', '.join(absent)}")
+
+
+def needs_torch(version, *packages):
+    """As needs(), for tests of what torch has since this version."""
+    def numbers(text):
+        return [int(number) for number in re.findall(r"\d+", text.partition("+")[0])]
+    if missing("torch") or numbers(importlib.metadata.version("torch")) >= numbers(version):
+        return needs("torch", *packages)
+    return unittest.skip(f"needs torch {version}")
 
 
 def gpus():
