@@ -40,7 +40,7 @@ KNOWN_HASHES = {"3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da745
                 "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea": "qwen2"}
 # The activation that llama.cpp computes for each model_type, whatever the file says: config.json's key and its values.
 ACTIVATIONS = {"gpt2": ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
-               **dict.fromkeys(("llama", "qwen3", "olmo2"), ("hidden_act", ("silu", "swish")))}
+               **dict.fromkeys(("llama", "qwen2", "qwen3", "olmo2", "smollm3"), ("hidden_act", ("silu", "swish")))}
 MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
 
@@ -77,11 +77,21 @@ def check_window(path, config):
                          "ignores in some or all layers")
 
 
+def check_positions(path, config):
+    """llama.cpp rotates all layers of a SmolLM3 but each fourth, and computes YaRN's factor of queries and keys."""
+    rotated = config.get("no_rope_layers") or []
+    if rotated != [int((layer + 1) % 4 != 0) for layer in range(len(rotated))]:
+        raise UsageError(f"{path}: no_rope_layers is {rotated}, but llama.cpp does not rotate each fourth layer")
+    if (config.get("rope_scaling") or {}).get("rope_type") == "yarn":
+        raise UsageError(f"{path}: rope_type is yarn, whose attention_factor llama.cpp ignores")
+
+
 def export(checkpoint, out):
     """Writes the folder `out`. Returns the line that says how llama.cpp knows the tokenizer."""
     config = read_json(str(checkpoint / "config.json"), dict)
     check_activation(checkpoint / "config.json", config)
     check_window(checkpoint / "config.json", config)
+    check_positions(checkpoint / "config.json", config)
     out.mkdir(parents=True)
     for pattern in (*MODEL_FILES, *TOKENIZER_FILES):
         for path in sorted(checkpoint.glob(pattern)):

@@ -124,6 +124,16 @@ class ExportTest(RunCase):
                 self.assertIn("a window of 64 tokens, which llama.cpp",
                               self.export(self.folder, expect=2).stderr)
 
+    def test_positions_that_llama_cpp_computes_otherwise_are_refused(self):
+        for config, says in (({"no_rope_layers": [1, 0, 1, 0]}, "no_rope_layers is [1, 0, 1, 0]"),
+                             ({"no_rope_layers": [1, 1, 1, 1]}, "no_rope_layers is"),
+                             ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_type is yarn"),
+                             ({"no_rope_layers": [1, 1, 1, 0, 1], "rope_scaling": None}, None)):
+            with self.subTest(config):
+                (self.folder / "config.json").write_text(json.dumps({"model_type": "smollm3"} | config))
+                result = self.export(self.folder, expect=2 if says else 0)
+                self.assertIn(says or "", result.stderr)
+
     def test_wrong_usage_is_one_line(self):
         error = self.export(self.folder, expect=2).stderr
         self.assertIn("no config.json; give a checkpoint", error)
