@@ -41,11 +41,12 @@ void read_olmo2(DecoderConfig& c, HfReader& r) {
     if (r.get<std::string>("model_type", "") != "olmo3") return llama_family().read_hf(c, r);
     c.window = read_window(r);
     c.full_every = read_every_nth(r, "layer_types", c.L, kFullAttention, kSlidingAttention, 4);
-    if (c.full_every == 1) c.window = 0;
-    if (c.window == 0) c.full_every = 0;
     read_rope(c, r, 5e5f);
-    CHECK_USAGE(c.window == 0 || c.full_every > 0 || (c.rope_scaling == 1.0f && c.rope_attention == 0),
+    const bool all_full = c.full_every == 1;
+    CHECK_USAGE(all_full || (c.window > 0 && c.full_every > 0) || (c.rope_scaling == 1.0f && c.rope_attention == 0),
                 "{}: rope_scaling: transformers does not scale positions of layers with a window", r.path());
+    if (all_full) c.window = 0;
+    if (c.window == 0) c.full_every = 0;
 }
 
 // transformers 5 takes another base than rope_theta for layers with a window unless rope_parameters names it.

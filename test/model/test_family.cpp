@@ -209,13 +209,16 @@ TEST_CASE("model/family: Olmo3's layers without a window are every n-th, and onl
 
     older.erase("layer_types");  // Olmo3Config's default
     REQUIRE(read(older).full_every == 4);
-    older["sliding_window"] = nullptr;
+    older["sliding_window"] = nullptr;  // the same attention in all layers, but not the same positions
+    REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "rope_scaling"));
+    older["rope_scaling"] = nullptr;
     REQUIRE(read(older).full_every == 0);
     older = j;
     older["layer_types"][4] = "full_attention";
     REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "layer_types is"));
     older["layer_types"] = std::vector<std::string>(9, "full_attention");
     REQUIRE(read(older).window == 0);
+    REQUIRE(read(older).rope_attention == 1.25f);
     older["layer_types"] = "full_attention";
     REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "layer_types is"));
 }

@@ -79,7 +79,7 @@ class FineTuningTest(RunCase):
                              ("runs/tuned", shlex.quote(f"{at} tuned")), ("./train_gpt2", f"{BUILD}/{program}"),
                              ("./generate", f"{BUILD}/generate"), ("--lr 3e-5", "--lr 3e-3")):
             command = command.replace(ours, theirs)
-        words = shlex.split(command)
+        words = shlex.split(command, comments=True)
         if "--out" in words and program in words[0]:
             words += ["--batch-tokens", "1024", "--dtype", "float"]
         return words
