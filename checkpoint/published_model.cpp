@@ -24,28 +24,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// bos_token_id is a token or null; eos_token_id may also be a list. As in transformers, generation_config.json takes
-// precedence over config.json.
-TextLimits text_limits(const Json& config, const fs::path& folder) {
+// Returns the tokens of a key that is a token, a list of tokens or null.
+std::vector<int> tokens_of(const Json& j, const char* key, const std::string& path) {
+    const Json& value = j[key];
+    std::vector<int> tokens;
+    const Json list = value.is_array() ? value : Json::array({value});
+    for (const Json& token : list.items()) {
+        if (token.is_null()) continue;
+        CHECK_USAGE(token.is_whole() && token.number() >= 0 && token.number() <= INT_MAX,
+                    "{}: {} is {}, expected a token or a list of tokens", path, key, shown(value));
+        tokens.push_back(token.get<int>());
+    }
+    return tokens;
+}
+
+// As in transformers, texts end as generation_config.json says, if there is one: without eos_token_id they do not end.
+// The token that begins texts may be in either file.
+void read_text_limits(PublishedModel& m, const Json& config, const fs::path& folder) {
     const std::string path = (folder / "config.json").string();
     const std::string other = (folder / "generation_config.json").string();
-    const Json generation = path_exists(other) ? read_json(other) : Json::object();
-    const auto tokens = [&](const char* key) {
-        const bool here = !generation[key].is_null();
-        const std::string& path_of_key = here ? other : path;
-        const Json& value = here ? generation[key] : config[key];
-        std::vector<int> tokens_of_key;
-        const Json list = value.is_array() ? value : Json::array({value});
-        for (const Json& token : list.items()) {
-            if (token.is_null()) continue;
-            CHECK_USAGE(token.is_whole() && token.number() >= 0 && token.number() <= INT_MAX,
-                        "{}: {} is {}, expected a token or a list of tokens", path_of_key, key, shown(value));
-            tokens_of_key.push_back(token.get<int>());
-        }
-        return tokens_of_key;
-    };
-    const std::vector<int> begin = tokens("bos_token_id");
-    return {begin.empty() ? -1 : begin[0], tokens("eos_token_id")};
+    std::vector<int> begin = tokens_of(config, "bos_token_id", path);
+    m.limits.end = tokens_of(config, "eos_token_id", path);
+    if (path_exists(other)) {
+        m.generation = read_json(other);
+        const std::vector<int> own = tokens_of(m.generation, "bos_token_id", other);
+        if (!own.empty()) begin = own;
+        std::vector<int> end = tokens_of(m.generation, "eos_token_id", other);
+        m.endless = end.empty() && !m.limits.end.empty();
+        m.limits.end = std::move(end);
+    }
+    if (!begin.empty()) m.limits.begin = begin[0];
 }
 
 // Returns the folder of the model hf:OWNER/NAME or hf:OWNER/NAME:REVISION, which scripts/fetch_model.py fetches or
@@ -70,7 +78,7 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     check_program(j, families, path);
     model.config = decoder_config(j, families, path, &model.harmless_keys);
     model.dropout = std::exchange(model.config.dropout, 0.0f);
-    model.limits = text_limits(j, beside);
+    read_text_limits(model, j, beside);
     return model;
 }
 
@@ -97,6 +105,11 @@ std::vector<std::string> notes_on(const PublishedModel& model) {
     if (!model.harmless_keys.empty())
         notes.push_back(shortened(
             fmt::format("{}: config.json: no effect on results: {}", model.folder, joined(model.harmless_keys, ", "))));
+    if (model.endless)
+        notes.push_back(
+            shortened(fmt::format("{}: generation_config.json has no eos_token_id, so config.json's does "
+                                  "not end texts either, as in transformers",
+                                  model.folder)));
     return notes;
 }
 

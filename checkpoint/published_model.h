@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "files/json.h"
 #include "model/family.h"
 
 namespace teon {
@@ -24,12 +25,14 @@ struct TextLimits {
 struct PublishedModel {
     std::string folder;                      // or the file of weights
     DecoderConfig config;                    // without dropout
-    TextLimits limits;                       // from generation_config.json, else from config.json
+    TextLimits limits;                       // from generation_config.json if there is one, else from config.json
     std::vector<std::string> unused;         // names of tensors that the model does not use
     std::vector<std::string> harmless_keys;  // of its config.json: unknown to the family, but without effect
     std::string content;                     // a sampled hash of the weights (files/file.h)
     float dropout = 0;                       // with which the model was trained
     std::string run = {};                    // the run whose newest checkpoint `folder` is; empty: it was named itself
+    Json generation = Json::object();        // generation_config.json; empty: there is none
+    bool endless = false;                    // it takes the end tokens of config.json away
 };
 
 // Returns folder, config and limits without reading the weights. Throws like open_model().

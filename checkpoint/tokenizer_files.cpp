@@ -72,6 +72,27 @@ void begin_texts_with(Json& file, int token, const std::string& path) {
         byte_level ? Json{{"type", "Sequence"}, {"processors", Json::array({before, processor})}} : processor;
 }
 
+// The token that stands for what the tokenizer has no token for. A byte-level BPE needs none and has `delimiter`, as
+// GPT-2's published folder does: CTranslate2 opens no GPT-2 without one.
+Json unknown_token(const Json& file, const std::string& delimiter) {
+    const Json& model = file["model"];
+    if (model["unk_token"].is_text()) return model["unk_token"];
+    if (model["unk_id"].is_whole() && model["vocab"].is_array()) {
+        const auto id = static_cast<size_t>(model["unk_id"].number());
+        const std::vector<Json>& pieces = model["vocab"].items();
+        if (id < pieces.size() && pieces[id].size() > 0) return pieces[id].items()[0];
+    }
+    return delimiter.empty() ? Json() : Json(delimiter);
+}
+
+// The special token with one of the names that padding usually has, or null.
+Json padding_token(const Json& file) {
+    for (const Json& token : file["added_tokens"].items())
+        for (const char* name : {"<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"})
+            if (token["content"] == Json(name)) return token["content"];
+    return {};
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::string& folder, int max_length, int begin) {
@@ -124,6 +145,9 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         library = gpt2_tokenizer_json(read("encoder.json"), files["vocab.bpe"], delimiter);
     }
     if (begin >= 0 && library.is_object()) begin_texts_with(library, begin, folder + "/tokenizer.json");
+    // The published GPT-2's file does not name its model; not every reader guesses it.
+    if (const Json& model = std::as_const(library)["model"]; model.contains("merges") && !model.contains("type"))
+        library["model"]["type"] = "BPE";
     library_file = library.is_null() ? "" : json_text(library) + "\n";
     for (const auto& [ours, theirs] : names)
         if (!files[ours].empty()) result.push_back({theirs, files[ours]});
@@ -140,11 +164,16 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const std::stri
         // Version 4 of transformers writes the configuration's value into the pre-tokenizer, false if there is none.
         const Json split = std::as_const(library)["pre_tokenizer"];
         if (split.contains("add_prefix_space")) config["add_prefix_space"] = split["add_prefix_space"];
+        for (const auto& [key, token] : {std::pair("unk_token", unknown_token(library, delimiter)),
+                                         std::pair("pad_token", padding_token(library))})
+            if (!token.is_null() && std::as_const(config)[key].is_null()) config[key] = token;
     } else {
         config["add_bos_token"] = begin >= 0;
         config["add_eos_token"] = false;
     }
     config["model_max_length"] = max_length;
+    // Without it, version 4 of transformers adds token_type_ids, which generate() of these models refuses.
+    config["model_input_names"] = Json::array({"input_ids", "attention_mask"});
     result.push_back({"tokenizer_config.json", json_text(config, {.indent = 2}) + "\n"});
     return result;
 }

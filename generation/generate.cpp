@@ -25,6 +25,19 @@ namespace teon {
 
 namespace {
 
+// Settings of generation_config.json that change tokens and have no flag. They are off at 0 or, the latter, at 1.
+constexpr std::string_view kOffAt0[] = {"bad_words_ids",
+                                        "begin_suppress_tokens",
+                                        "forced_bos_token_id",
+                                        "forced_eos_token_id",
+                                        "min_length",
+                                        "min_new_tokens",
+                                        "min_p",
+                                        "no_repeat_ngram_size",
+                                        "sequence_bias",
+                                        "stop_strings",
+                                        "suppress_tokens"};
+constexpr std::string_view kOffAt1[] = {"num_beams", "repetition_penalty", "typical_p"};
 constexpr size_t kMaxPromptBytes = size_t{4} << 20;  // more than the largest context has
 
 // Returns standard input without its last line break, which most programs add.
@@ -42,6 +55,33 @@ std::string prompt_from_standard_input() {
     if (text.ends_with('\n')) text.pop_back();
     CHECK_USAGE(!text.empty(), "--prompt -: standard input is empty or closed");
     return text;
+}
+
+// Says how the model's generation_config.json asks for other sampling; empty: it does not. As in transformers, its
+// temperature, top_k and top_p count only with do_sample.
+std::string other_sampling(const PublishedModel& model, const SamplingOptions& o) {
+    const JsonObject asked(model.generation, model.folder + ": generation_config.json");
+    const SamplingOptions defaults;  // transformers' own
+    const bool sampled = asked.get("do_sample", false);
+    const double temperature = sampled ? asked.get<double>("temperature", defaults.temperature) : 0;
+    const int top_k = asked.get("top_k", defaults.top_k);
+    const double top_p = asked.get("top_p", defaults.top_p);
+    const bool same = sampled ? static_cast<float>(temperature) == o.temperature && top_k == o.top_k && top_p == o.top_p
+                              : o.temperature == 0;
+    bool says = false;
+    for (const char* key : {"do_sample", "temperature", "top_k", "top_p"}) says |= asked.has(key);
+    std::string flags = same || !says ? "" : fmt::format(" --temperature {}", temperature);
+    if (!flags.empty() && sampled) flags += fmt::format(" --top-k {} --top-p {}", top_k, top_p);
+    std::vector<std::string_view> others;
+    const auto add_unless_off = [&](std::string_view key, int off) {
+        const Json& value = std::as_const(model.generation)[key];
+        if (!value.is_null() && value != Json(off)) others.push_back(key);
+    };
+    for (const std::string_view key : kOffAt0) add_unless_off(key, 0);
+    for (const std::string_view key : kOffAt1) add_unless_off(key, 1);
+    if (flags.empty() && others.empty()) return "";
+    return fmt::format("{}{}{}", asked.name(), flags.empty() ? "" : " asks for" + flags + ", which only flags set",
+                       others.empty() ? "" : "; not built: " + joined(others, ", "));
 }
 
 // Describes a sampled text: its length, why it ended, and what repeats it.
@@ -65,6 +105,8 @@ int run(const std::vector<ModelFamily>& families, int argc, const char* const* a
     if (o->seed < 0) o->seed = static_cast<int64_t>(std::random_device()());
     const PublishedModel model = open_model(o->checkpoint, families);
     for (const std::string& note : notes_on(model)) print_error(fmt::format("generate: {}\n", note));
+    if (const std::string note = other_sampling(model, o->sampling); !note.empty())
+        print_error(fmt::format("generate: {}\n", shortened(note)));
     const bool needs_tokenizer = !o->as_tokens || !o->sampling.prompt.empty() || !o->tokenizer.empty();
     const std::unique_ptr<Tokenizer> tokenizer =
         needs_tokenizer ? open_tokenizer(o->tokenizer.empty() ? model.folder : o->tokenizer) : nullptr;

@@ -30,7 +30,8 @@ void Sampler::weigh(std::span<const float> logits, int top) {
 void Sampler::keep_top_p(std::span<const float> logits) {
     std::sort(order_.begin(), order_.end(), likelier(logits));
     weigh(logits, order_[0]);
-    const double nucleus_weight = top_p_ * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    constexpr double kRounding = 1e-12;  // 0.07 of 100 equal tokens are 7, although 0.07 * 100 > 7 in double
+    const double nucleus_weight = (top_p_ - kRounding) * std::accumulate(weights_.begin(), weights_.end(), 0.0);
     size_t kept = 0;
     for (double sum = 0.0; kept < order_.size() && (kept == 0 || sum < nucleus_weight); ++kept) sum += weights_[kept];
     order_.resize(kept);
@@ -51,7 +52,7 @@ int Sampler::next(std::span<const float> logits) {
         order_.resize(static_cast<size_t>(top_k_));
         std::sort(order_.begin(), order_.end());  // the order after nth_element differs between libraries
     }
-    if (top_p_ < 1.0f) keep_top_p(logits);
+    if (top_p_ < 1) keep_top_p(logits);
     weigh(logits, top);
     const double uniform =
         static_cast<double>(engine_() >> 11) * 0x1p-53;  // the distributions of standard libraries differ

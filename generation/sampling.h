@@ -15,11 +15,11 @@
 namespace teon {
 
 // Draws tokens from softmax(logits / temperature) over the top_k largest logits (of equal logits, the lower tokens
-// first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more. The same seed gives
-// the same tokens on every machine.
+// first) and, of these, over the fewest likeliest tokens whose probabilities sum to top_p or more, but for the rounding
+// of double. The same seed gives the same tokens on every machine.
 class Sampler {
 public:
-    Sampler(float temperature, int top_k, float top_p, uint64_t seed)
+    Sampler(float temperature, int top_k, double top_p, uint64_t seed)
         : temperature_(temperature), top_k_(top_k), top_p_(top_p), engine_(seed) {}
     // Throws Error if no logit is a finite number.
     int next(std::span<const float> logits);
@@ -30,7 +30,7 @@ private:
 
     float temperature_;
     int top_k_;
-    float top_p_;
+    double top_p_;
     std::mt19937_64 engine_;
     std::vector<int> order_;       // the tokens to choose from, ascending
     std::vector<double> weights_;  // of these tokens; the likeliest has 1

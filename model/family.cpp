@@ -99,6 +99,7 @@ Json hf_config(const ModelFamily& family, const DecoderConfig& c, int delimiter)
     j["model_type"] = renamed ? window.model_types[0] : family.name;
     for (const HfKey& k : shared_keys(family)) j[k.key] = written(family, k, c);
     j["torch_dtype"] = "float32";
+    j["use_cache"] = true;
     const Json token = delimiter >= 0 ? Json(delimiter) : Json();
     j["bos_token_id"] = token;
     j["eos_token_id"] = token;

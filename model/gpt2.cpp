@@ -63,6 +63,7 @@ ModelFamily gpt2_family() {
             .mlps = activations(/*gated=*/false),
             .hf_class = "GPT2LMHeadModel",
             .hf_keys = {{"n_positions", "context"},
+                        {.key = "n_ctx", .write = [](const DecoderConfig& c) { return c.max_T; }},
                         {"n_embd", "channels"},
                         {"n_layer", "layers"},
                         {"n_head", "heads"},

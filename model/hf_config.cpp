@@ -201,6 +201,7 @@ Json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
 Json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
 
+// Versions of transformers before 4.43 and programs of their time read `type`.
 Json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_attention > 0)
         return {{"rope_type", "yarn"},
@@ -211,12 +212,13 @@ Json rope_scaling_json(const DecoderConfig& c) {
                 {"original_max_position_embeddings", c.rope_original_context}};
     if (c.rope_original_context > 0)
         return {{"rope_type", "llama3"},
+                {"type", "llama3"},
                 {"factor", as_written(c.rope_scaling)},
                 {"low_freq_factor", as_written(c.rope_low_turns)},
                 {"high_freq_factor", as_written(c.rope_high_turns)},
                 {"original_max_position_embeddings", c.rope_original_context}};
     if (c.rope_scaling == 1.0f) return nullptr;
-    return {{"rope_type", "linear"}, {"factor", as_written(c.rope_scaling)}};
+    return {{"rope_type", "linear"}, {"type", "linear"}, {"factor", as_written(c.rope_scaling)}};
 }
 
 }  // namespace teon

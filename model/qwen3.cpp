@@ -33,6 +33,8 @@ std::vector<HfKey> qwen3_keys() {
     for (HfKey& k : keys)
         if (k.key == "head_dim") k.otherwise = always(128);
     keys.push_back({.key = "use_sliding_window", .write = always(false)});
+    keys.push_back({.key = "sliding_window", .write = always(nullptr)});
+    keys.push_back({.key = "max_window_layers", .write = [](const DecoderConfig& c) { return c.L; }});
     return keys;
 }
 

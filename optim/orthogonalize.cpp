@@ -74,7 +74,7 @@ public:
         int done = 0;  // steps accumulated in Q since X was last multiplied by it
         for (int t = 0; t < method_.ns_steps; ++t) {
             const NsTriple q = set_.at(t);
-            const bool last = t + 1 == method_.ns_steps || restarts_after(method_.dtype, t + 1);
+            const bool last = t + 1 == method_.ns_steps || restarts_after(method_, side(), t + 1);
             if (done == 0) gram(R);
             multiply(Z, R, R, q.c, q.b, R);  // Z = b R + c R^2
             if (last && done == 0) {
@@ -195,18 +195,20 @@ double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(o
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
 // Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
-// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). float: error against float64 of five polar-express
-// steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to 8e-4 without a restart, 1e-4
-// to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two (standard form: 2e-6 to 1e-5);
-// eight steps without a restart, up to 1.5e-2.
-bool restarts_after(DType dtype, int ns_steps) {
-    switch (dtype) {
+// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). polar-express maps singular values of up to 2, where
+// its second step is steep, and on short sides few roundings of R average out. Spectra from 1 to .03 in bf16, on 12 x
+// 20 to 50 x 150: .15 to 1.6 with two steps on R, .03 with one; with 96 rows, .06 and .014. float: error against
+// float64 of five polar-express steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to
+// 8e-4 without a restart, 1e-4 to 2e-4 with one after four steps, 1e-5 to 2e-5 after three, 1e-5 to 1e-4 after two
+// (standard form: 2e-6 to 1e-5); eight steps without a restart, up to 1.5e-2.
+bool restarts_after(const OrthoMethod& method, int side, int ns_steps) {
+    switch (method.dtype) {
         case DType::f32:
             return ns_steps % 3 == 0;
         case DType::f16:
             return ns_steps % 3 == 2;
         case DType::bf16:
-            return ns_steps % 2 == 1;
+            return ns_steps % 2 == 1 || (method.ortho == Ortho::polar_express && side < kShortSide);
         case DType::e4m3:
         case DType::e5m2:
             break;
@@ -215,14 +217,15 @@ bool restarts_after(DType dtype, int ns_steps) {
 }
 
 double ortho_flops(const OrthoMethod& method, int rows, int cols) {
-    const double s = std::min(rows, cols);
+    const int side = std::min(rows, cols);
+    const double s = side;
     const double l = std::max(rows, cols);
     if (method.ortho == Ortho::svd) return 6 * l * s * s + 20 * s * s * s + 2 * l * s * s;
     if (method.form != NsForm::gram) return method.ns_steps * (3 * l * s * s + s * s * s);
     double flops = 0;
     for (int t = 0, length = 0; t < method.ns_steps; ++t) {
         ++length;  // of the segment since the last restart
-        const bool last = t + 1 == method.ns_steps || restarts_after(method.dtype, t + 1);
+        const bool last = t + 1 == method.ns_steps || restarts_after(method, side, t + 1);
         flops += (length > 1 ? 2 : 1) * s * s * s;      // the step, and Q times it
         flops += last ? 3 * l * s * s : 2 * s * s * s;  // X X^T and Q X of the segment; R q^2
         if (last) length = 0;

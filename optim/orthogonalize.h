@@ -36,8 +36,10 @@ struct MatrixBatch {
     int side() const { return by_rows ? rows : cols; }
 };
 
-// Returns whether the Gram form restarts after this many Newton-Schulz steps: it then computes X from Q, and R from X.
-bool restarts_after(DType dtype, int ns_steps);
+// Returns whether the Gram form restarts after this many Newton-Schulz steps on matrices with this short side: it then
+// computes X from Q, and R from X. polar-express in bf16 restarts after each step if the side is below kShortSide.
+inline constexpr int kShortSide = 128;
+bool restarts_after(const OrthoMethod& method, int side, int ns_steps);
 
 // FLOPs of one matrix. Symmetric products count half (X X^T: s^2 l instead of 2 s^2 l). For svd: thin SVD by QR and
 // bidiagonalization (Golub & Van Loan, Matrix Computations, section 8.6) and the product U V^T.

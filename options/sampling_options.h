@@ -21,7 +21,7 @@ struct SamplingOptions {
     int sample_tokens = 256;         // maximum; a token that ends texts stops earlier
     float temperature = 1.0f;        // divides logits; 0: always take the likeliest token
     int top_k = 50;                  // sample among the k likeliest tokens; 0: all
-    float top_p = 1.0f;              // of these, among the fewest likeliest whose probabilities sum to this
+    double top_p = 1;                // of these, among the fewest likeliest whose probabilities sum to this
 };
 
 // Adds --prompt, --prompt-tokens, --sample-tokens, --temperature, --top-k and --top-p to the table.

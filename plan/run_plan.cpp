@@ -257,6 +257,16 @@ void check_sharding(const Options& o, int ranks) {
                 o.check_ranks ? "--check-ranks" : "--sample-every");
 }
 
+// Notes which programs would compute another activation than the exported model's.
+void note_activation(RunPlan& p) {
+    const ActivationFunction& row = row_of(p.config.mlp);
+    const ActivationFunction& usual = row_of(row.gated ? ActivationKind::swiglu : ActivationKind::gelu);
+    if (row.kind == usual.kind) return;
+    p.notes.emplace_back("note", fmt::format("--mlp {}: transformers reads it from the checkpoints; llama.cpp, mlx-lm "
+                                             "and CTranslate2 compute {} in its place or refuse it (docs/using.md)",
+                                             row.name, usual.name));
+}
+
 // Returns the given storage type, else one that suits the planned device, which need not be this machine's.
 DTypeChoice storage_of(const RunPlan& p) {
     if (p.options.dtype || p.is_gpu == (std::string_view(backend_name()) == "cuda"))
@@ -341,6 +351,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     p.run.offloaded_blocks = o.offload_blocks;
     p.run.attention = attention_of(p);
     note_head_size(p);
+    note_activation(p);
     const DTypeChoice ns_dtype = ns_dtype_of(p);
     o.optimizer.ns_dtype = ns_dtype.dtype;
     o.ns_dtype.reset();

@@ -26,6 +26,7 @@ TESTS, TRAIN, MODELLED = "build/cpu/tests", "build/cpu/train_gpt2", "build/cuda-
 HOUSE, MODELLED_TRAIN = "build/model-gpu/tests", "build/cuda-model/train_gpt2"
 WRONG = "with expansion:"  # a test's comparison
 RANKS, RESUME, SHARDING = (f"test/programs/test_{name}.py" for name in ("ranks", "resume", "sharding"))
+TORCH = "test/torch_tests.sh"  # the tests of teon_torch, with a torch of their own
 FLASH = "kernels/attention/flash: many tiles*"
 WINDOW, FLASH_WINDOW = (f"kernels/attention/{name}: with a window*" for name in ("attention", "flash"))
 REPLAYED, OFFLOADED = "train/trainer: replayed from graphs*", "train/trainer: with blocks offloaded*"
@@ -40,6 +41,20 @@ FAULTS = [
     Fault("the key head of another group, in tiles", "kernels/attention/tiled.cu",
           "const int kv = h / (s.NH / s.NKV);", "const int kv = h % s.NKV;", TESTS,
           "kernels/attention/attention: *", "NKV=2"),
+    Fault("a document that begins inside an earlier tile", "kernels/attention/tiled.cu",
+          "key + count - 1 > begin || *last > key;", "key + count - 1 > begin || *last >= key + count;", TESTS,
+          "kernels/attention/attention: a long document*", WRONG),
+    Fault("a bias in each slice of K", "cpu/tile_product.cpp", "(m.bias && (m.alpha != 1.0f || sliced))",
+          "(m.bias && m.alpha != 1.0f)", TESTS, "cpu/products: a bias is added once*", "instead of"),
+    Fault("a warmup of no steps counts as none given", "optim/schedule.cpp", "s.warmup_steps >= 0 ?",
+          "s.warmup_steps > 0 ?", TESTS, "optim/schedule: a number of warmup steps*", WRONG),
+    Fault("a longer run's own warmup", "train/run.cpp", 'run.value("warmup_steps", int64_t{-1})', "-1", TRAIN,
+          (RESUME, "test_a_longer_run_keeps_a_warmup"), "Lists differ"),
+    Fault("strided shards in the order of the mesh", "scripts/teon_torch/distribution.py",
+          'sorted(range(len(placements)), key=lambda i: type(placements[i]).__name__ == "_StridedShard")',
+          "range(len(placements))", "", (TORCH, "fsdp2_after_tensor_parallelism"), "strided_shards on 4 ranks"),
+    Fault("two steps on the Gram matrix of a short side", "optim/orthogonalize.cpp", "&& side < kShortSide",
+          "&& side < 1", TESTS, "optim/orthogonalize: polar-express in bf16*", WRONG),
     # Windows: a key too many or too few, in the rule and in each kernel that applies it, and a cache without one.
     Fault("a window without the row's own key", "kernels/attention/first_key.cu",
           "- window + 1;", "- window;", TESTS, "model/decoder: with a window*", WRONG),
@@ -229,7 +244,8 @@ def found(fault):
     if isinstance(fault.test, tuple):
         path, word = fault.test
         variables["TEON_BUILD"] = "build/cuda-model" if is_modelled else "build/cpu"
-        status, output = run([sys.executable, "dev/run_tests.py", path, "-k", word], **variables)
+        command = [path] if path == TORCH else [sys.executable, "dev/run_tests.py", path]
+        status, output = run([*command, "-k", word], **variables)
     else:
         # Tests of functions that programs of others call use the default stream; this project's code does not.
         streams = "legacy" if fault.goal == HOUSE else "refuse"

@@ -4,7 +4,7 @@
 # (default: ~/.cache/teon-torch-venv). It takes 3 GB from the package index and 6 GB on the disk, much less where
 # PyTorch's index of CPU builds can be reached.
 #
-#   test/torch_tests.sh
+#   test/torch_tests.sh [-k WORD]       WORD: only tests with this word in their names
 #
 # If the packages cannot be installed within 20 minutes, it prints "SKIPPED: tests of teon_torch: why" and succeeds.
 set -uo pipefail
@@ -13,7 +13,7 @@ tests=(test/scripts/test_teon_torch*.py)
 wanted=dev/requirements-dev.txt
 
 if .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
-    exec .venv/bin/python dev/run_tests.py "${tests[@]}"
+    exec .venv/bin/python dev/run_tests.py "${tests[@]}" "$@"
 fi
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
 mkdir -p "$cache"
@@ -43,4 +43,4 @@ fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).
 [ -d "$cache/torchtitan" ] && export PYTHONPATH="$cache/torchtitan${PYTHONPATH:+:$PYTHONPATH}"
-exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py "${tests[@]}"
+exec env TEON_VENV="$cache/venv" "$cache/venv/bin/python" dev/run_tests.py "${tests[@]}" "$@"

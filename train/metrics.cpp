@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +19,11 @@ namespace teon {
 namespace {
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
+
+double seconds_since_1970() {
+    using namespace std::chrono;
+    return static_cast<double>(floor<milliseconds>(system_clock::now()).time_since_epoch().count()) / 1000;
+}
 
 struct LogLine {
     size_t end = 0;            // one past its last byte
@@ -99,7 +105,10 @@ void MetricsFile::write_lines(const std::vector<Json>& lines) {
     if (path_.empty()) return;
     const std::lock_guard lock(mutex_);
     std::string text;
-    for (const Json& line : lines) text += json_text(line, {.any_bytes = true}) + "\n";
+    for (Json line : lines) {
+        line["time"] = seconds_since_1970();
+        text += json_text(line, {.any_bytes = true}) + "\n";
+    }
     hash_.update(text.data(), text.size());
     bytes_ += std::ssize(text);
     unwritten_ += text;

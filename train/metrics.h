@@ -39,9 +39,10 @@ struct LoggedEvaluation {
     double loss = 0;
 };
 
-// An append-only file of one JSON object per line. One write call writes a line, so that a kill leaves whole lines. NaN
-// and infinities become null. If lines cannot be written (the disk is full), keeps them, tries again with each later
-// line or sync(), and reports the first failure on standard error. Drops lines until open().
+// An append-only file of one JSON object per line, to each of which it adds "time", seconds since 1970. One write call
+// writes a line, so that a kill leaves whole lines. NaN and infinities become null. If lines cannot be written (the
+// disk is full), keeps them, tries again with each later line or sync(), and reports the first failure on standard
+// error. Drops lines until open().
 class MetricsFile {
 public:
     explicit MetricsFile(FileOps& files = system_files()) : files_(files) {}

@@ -14,7 +14,8 @@ import statistics
 
 NUMBER = (int, float, type(None))  # NaN and infinity are null in the file
 LARGEST = 3.5e38  # limit for the engine's floats, so that their sums and means stay finite
-# The fields that scripts use, by kind of line; those with ? may be missing. Lines may have other fields and kinds.
+# The fields that scripts use, by kind of line; those with ? may be missing. Lines may have other fields and kinds, and
+# "time", in seconds since 1970.
 FIELDS = {
     "step": {"tokens": (int,), "loss": NUMBER, "lr": NUMBER, "ms": NUMBER, "tokens_per_s": NUMBER,
              "optimizer_ms": NUMBER, "grad_norm?": NUMBER},
@@ -113,6 +114,8 @@ def read_config(run):
 def check_line(line, where):
     if type(line.get("kind")) is not str or type(line.get("step")) is not int:
         raise BadRun(f"{where}: lacks \"kind\" or \"step\"")
+    if type(line.get("time", 0)) not in (int, float):
+        raise BadRun(f"{where}: \"time\" is not a number")
     for name, types in FIELDS.get(line["kind"], {}).items():
         field = name.removesuffix("?")
         if field not in line and field != name:

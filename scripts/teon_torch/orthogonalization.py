@@ -25,14 +25,15 @@ MARGIN = {"polar-express": 1.01}  # the set expects a norm of at most 1 / margin
 FORMS = ("auto", "standard", "gram")
 EPSILON = 1e-7  # avoids 0 / 0
 STEPS = 5  # default
+SHORT_SIDE = 128  # below, polar-express in bfloat16 needs a restart after each step, which is the standard form
 
 
-def restarts_after(dtype, step):
+def restarts_after(step, side, method, dtype):
     """Returns whether the Gram form multiplies X by Q after `step` steps, as the engine does. Rounding gives the Gram
     matrix negative eigenvalues, which further steps would amplify."""
-    if dtype == torch.float16:
-        return step % 3 == 2
-    return step % 2 == 1 if dtype == torch.bfloat16 else step % 3 == 0
+    if dtype == torch.bfloat16:
+        return step % 2 == 1 or method == "polar-express" and side < SHORT_SIDE
+    return step % 3 == (2 if dtype == torch.float16 else 0)
 
 
 def flops(m, n, method="polar-express", steps=5, dtype=torch.float32, form="auto"):
@@ -45,7 +46,7 @@ def flops(m, n, method="polar-express", steps=5, dtype=torch.float32, form="auto
     total, length = 0, 0
     for step in range(1, steps + 1):
         length += 1  # of the segment since the last restart
-        ends = step == steps or restarts_after(dtype, step)
+        ends = step == steps or restarts_after(step, short, method, dtype)
         total += (4 if length > 1 else 2) * short**3
         total += 4 * long * short**2 if ends else 4 * short**3
         length = 0 if ends else length
@@ -75,7 +76,7 @@ def orthogonalize(z, method="polar-express", steps=STEPS, dtype=None, form="auto
     x = x.to(dtype).reshape(-1, m, n)
     x = x.mT if m > n else x
     iterate = gram_form if resolve_form(m, n, method, steps, dtype, form) == "gram" else standard_form
-    x = iterate(x, NEWTON_SCHULZ[method], steps)
+    x = iterate(x, method, steps)
     return (x.mT if m > n else x).to(z.dtype).reshape(z.shape)
 
 
@@ -85,22 +86,27 @@ def polar_factor(z):
     return (u * (s > cutoff).unsqueeze(-2).to(z.dtype)) @ vt
 
 
-def standard_form(x, triples, steps):
+def coefficients(method, step):
+    """Returns (a, b, c) of a step, counted from 1."""
+    return NEWTON_SCHULZ[method][min(step, len(NEWTON_SCHULZ[method])) - 1]
+
+
+def standard_form(x, method, steps):
     """x: (count, m, n) with m <= n. Each step is X <- a X + (b R + c R^2) X with R = X X^T."""
-    for step in range(steps):
-        a, b, c = triples[min(step, len(triples) - 1)]
+    for step in range(1, steps + 1):
+        a, b, c = coefficients(method, step)
         r = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(r, r, r, beta=b, alpha=c), x, beta=a)
     return x
 
 
-def gram_form(x, triples, steps):
+def gram_form(x, method, steps):
     """As standard_form(), with products of m x m matrices: Z = b R + c R^2, Q <- (a I + Z) Q and R <- (a I + Z)^2 R,
     and X <- Q X at the end and at each restart. a I stays a number, so that half precision need not represent it."""
     r = q = None  # q: the product of the steps since X was last multiplied; all are polynomials of r, so they commute
     for step in range(1, steps + 1):
-        a, b, c = triples[min(step, len(triples)) - 1]
-        ends = step == steps or restarts_after(x.dtype, step)
+        a, b, c = coefficients(method, step)
+        ends = step == steps or restarts_after(step, x.shape[-2], method, x.dtype)
         if r is None:
             r = x @ x.mT
         z = torch.baddbmm(r, r, r, beta=b, alpha=c)

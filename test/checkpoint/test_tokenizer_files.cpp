@@ -44,7 +44,9 @@ TEST_CASE("checkpoint/tokenizer_files: GPT-2's files are copied and translated")
     REQUIRE(library["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] == json({3}));
     REQUIRE(config["tokenizer_class"] == "PreTrainedTokenizerFast");
     REQUIRE(config["eos_token"] == "<|endoftext|>");
+    REQUIRE(config["unk_token"] == "<|endoftext|>");  // as in GPT-2's own folder
     REQUIRE(config["model_max_length"] == 128);
+    REQUIRE(config["model_input_names"] == json({"input_ids", "attention_mask"}));
     REQUIRE(!json::parse(files_of(folder.path())["tokenizer.json"]).contains("post_processor"));
 }
 
@@ -70,6 +72,33 @@ TEST_CASE("checkpoint/tokenizer_files: a SentencePiece model is exported as its 
     REQUIRE(!config.contains("add_bos_token"));
     REQUIRE(json::parse(files["tokenizer.json"])["post_processor"]["special_tokens"]["<s>"]["ids"] == json({1}));
     REQUIRE(files["tokenizer.model"] == "binary");
+}
+
+TEST_CASE(
+    "checkpoint/tokenizer_files: the library's file names its model, and the tokens for unknown text and padding") {
+    TempDir folder;
+    write_file(folder / "description.json", R"({"kind": "huggingface", "delimiter_text": "</s>"})");
+    const auto exported = [&](const std::string& model, const std::string& own = "") {
+        write_file(folder / "tokenizer.json",
+                   R"({"added_tokens": [{"id": 1, "content": "<pad>"}], "model": )" + model + "}");
+        if (!own.empty()) write_file(folder / "tokenizer_config.json", own);
+        Files files = files_of(folder.path());
+        json config = json::parse(files["tokenizer_config.json"]);
+        config["type"] = json::parse(files["tokenizer.json"])["model"].value("type", "none");
+        return config;
+    };
+    json config = exported(R"({"merges": [], "unk_token": "<unk>", "vocab": {}})");
+    REQUIRE(config["type"] == "BPE");
+    REQUIRE(config["unk_token"] == "<unk>");
+    REQUIRE(config["pad_token"] == "<pad>");
+    config = exported(R"({"type": "Unigram", "unk_id": 1, "vocab": [["a", 0], ["?", 0]]})");
+    REQUIRE(config["type"] == "Unigram");
+    REQUIRE(config["unk_token"] == "?");
+    REQUIRE(exported(R"({"vocab": {}})")["type"] == "none");  // a WordLevel or a WordPiece
+    REQUIRE(exported(R"({"merges": [], "unk_token": null})")["unk_token"] == "</s>");
+    config = exported(R"({"merges": []})", R"({"unk_token": "own", "pad_token": {"content": "[P]"}})");
+    REQUIRE(config["unk_token"] == "own");
+    REQUIRE(config["pad_token"]["content"] == "[P]");
 }
 
 TEST_CASE("checkpoint/tokenizer_files: a tokenizer that cannot be read or is damaged is named") {

@@ -203,6 +203,23 @@ TEST_CASE("cpu/products: long sums of a transposed A, as of the gradients of wei
         }
 }
 
+// A transposed A is multiplied in slices of K, of which only one may add the bias: in one step with a dense float
+// output, else after the last.
+TEST_CASE("cpu/products: a bias is added once, however long the sum and whatever is transposed") {
+    uint64_t seed = 11;
+    for (const auto [M, N, K] : {std::array{40, 130, 704}, std::array{40, 130, 706}, std::array{65, 256, 1408},
+                                 std::array{33, 260, 2200}, std::array{17, 129, 1025}})
+        for (const int kind : {0, 1, 2, 3}) {
+            const Case c{M, N, K, 1, kind % 2 == 0, kind / 2 == 1, K == 1408, true, K == 706 ? 3 : 0, 1.0f};
+            check<bf16, bf16>(c, seed);
+            check<bf16, float>(c, seed + 1);
+            check<float, float>(c, seed + 2);
+            check<f16, f16>(c, seed + 3);
+            check<f16, float>(c, seed + 4);
+            seed += 5;
+        }
+}
+
 TEST_CASE("cpu/products: the bits of a long sum of a transposed A depend neither on threads nor on the batch") {
     const auto product = [](int count) { return first_of<bf16>(384, 1024, count, true, false); };
     REQUIRE(same_with_any_threads([&] { return bytes_of(product(1)); }));

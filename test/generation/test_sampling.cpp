@@ -12,13 +12,18 @@ using namespace teon::test;
 
 namespace {
 
-// The share of each token among n draws.
-std::map<int, double> frequencies(const std::vector<float>& logits, float temperature, int top_k, int n,
-                                  float top_p = 1.0f) {
+// How often each token was drawn in n draws.
+std::map<int, int> counts(const std::vector<float>& logits, float temperature, int top_k, int n, double top_p = 1) {
     Sampler sampler(temperature, top_k, top_p, 7);
-    std::map<int, double> share;
-    for (int i = 0; i < n; ++i) share[sampler.next(logits)] += 1.0 / n;
-    return share;
+    std::map<int, int> drawn;
+    for (int i = 0; i < n; ++i) ++drawn[sampler.next(logits)];
+    return drawn;
+}
+
+std::vector<int> tokens_of(const std::map<int, int>& drawn) {
+    std::vector<int> tokens;
+    for (const auto& [token, count] : drawn) tokens.push_back(token);
+    return tokens;
 }
 
 std::map<int, double> exact(const std::vector<float>& logits, double temperature, const std::vector<int>& tokens) {
@@ -29,17 +34,20 @@ std::map<int, double> exact(const std::vector<float>& logits, double temperature
     return p;
 }
 
-bool same_distribution(const std::map<int, double>& seen, const std::map<int, double>& expected, int n) {
-    for (const auto& [token, share] : seen)
-        if (!expected.count(token)) return false;
+// Whether the tokens are those that are expected and Pearson's chi-square of their counts is one of a million: by
+// Laurent and Massart (Annals of Statistics 28, 2000, lemma 1) it leaves these bounds with a probability of at most
+// e^-x each. The seed is fixed, so the test is deterministic.
+bool same_distribution(const std::map<int, int>& seen, const std::map<int, double>& expected, int n) {
+    double chi_square = 0;
     for (const auto& [token, p] : expected) {
-        // Five standard deviations of a share among n draws, and the rounding of n additions of 1/n. The seed is fixed,
-        // so the test is deterministic.
-        const double tolerance = 5 * std::sqrt(p * (1 - p) / n) + 1e-9;
         const auto drawn = seen.find(token);
-        if (!(std::abs((drawn == seen.end() ? 0.0 : drawn->second) - p) <= tolerance)) return false;
+        if (drawn == seen.end()) return false;
+        chi_square += (drawn->second - n * p) * (drawn->second - n * p) / (n * p);
     }
-    return true;
+    const double x = 6 * std::log(10.0);
+    const double freedom = static_cast<double>(expected.size()) - 1;
+    const double spread = 2 * std::sqrt(freedom * x);
+    return seen.size() == expected.size() && chi_square >= freedom - spread && chi_square <= freedom + spread + 2 * x;
 }
 
 // A generator whose likeliest token follows from the tokens before it, which it records.
@@ -86,14 +94,14 @@ TEST_CASE("generation/sampling: tokens have the frequencies of softmax(logits / 
     const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 2.0f, -INFINITY, 0.0f, 1.0f, NAN};
     const int n = 200000;
     const std::vector<int> all = {0, 1, 2, 3, 5, 6};
-    REQUIRE(same_distribution(frequencies(logits, 1.0f, 0, n), exact(logits, 1.0, all), n));
-    REQUIRE(same_distribution(frequencies(logits, 0.5f, 0, n), exact(logits, 0.5, all), n));
-    REQUIRE(same_distribution(frequencies(logits, 2.0f, 99, n), exact(logits, 2.0, all), n));
-    REQUIRE(same_distribution(frequencies(logits, 1.0f, 3, n), exact(logits, 1.0, {2, 3, 6}), n));
-    const std::map<int, double> one = frequencies(logits, 1.0f, 1, 100);
+    REQUIRE(same_distribution(counts(logits, 1.0f, 0, n), exact(logits, 1.0, all), n));
+    REQUIRE(same_distribution(counts(logits, 0.5f, 0, n), exact(logits, 0.5, all), n));
+    REQUIRE(same_distribution(counts(logits, 2.0f, 99, n), exact(logits, 2.0, all), n));
+    REQUIRE(same_distribution(counts(logits, 1.0f, 3, n), exact(logits, 1.0, {2, 3, 6}), n));
+    const std::map<int, int> one = counts(logits, 1.0f, 1, 100);
     REQUIRE(one.size() == 1);
     REQUIRE(one.count(2) == 1);  // the lower of equal logits
-    REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n), exact(logits, 1.1, all), n));
+    REQUIRE_FALSE(same_distribution(counts(logits, 1.0f, 0, n), exact(logits, 1.1, all), n));
 }
 
 // The definition in float64: among the top k tokens, the fewest likeliest whose probabilities sum to top_p or more.
@@ -124,14 +132,39 @@ TEST_CASE("generation/sampling: top-p keeps the fewest likeliest tokens whose pr
                 INFO(temperature << " " << top_k << " " << top_p);
                 const std::map<int, double> expected =
                     exact_top_p(logits, temperature, static_cast<size_t>(top_k), top_p);
-                const auto seen =
-                    frequencies(logits, static_cast<float>(temperature), top_k, n, static_cast<float>(top_p));
+                const auto seen = counts(logits, static_cast<float>(temperature), top_k, n, top_p);
                 REQUIRE(same_distribution(seen, expected, n));
             }
     // Probabilities 0.36, 0.36, 0.13, 0.08, 0.05, 0.02: 0.75 needs the third token, and 0 keeps the first.
-    REQUIRE(frequencies(logits, 1.0f, 0, n, 0.75f).size() == 3);
-    REQUIRE(frequencies(logits, 1.0f, 0, 100, 0.0f).size() == 1);
-    REQUIRE_FALSE(same_distribution(frequencies(logits, 1.0f, 0, n, 0.9f), exact_top_p(logits, 1.0, 0, 0.99), n));
+    REQUIRE(counts(logits, 1.0f, 0, n, 0.75).size() == 3);
+    REQUIRE(counts(logits, 1.0f, 0, 100, 0).size() == 1);
+    REQUIRE_FALSE(same_distribution(counts(logits, 1.0f, 0, n, 0.9), exact_top_p(logits, 1.0, 0, 0.99), n));
+}
+
+TEST_CASE("generation/sampling: of equal logits the lower tokens are kept, and top-p's boundaries are exact") {
+    const std::vector<float> tied = {1, 3, 2, 2, 2, 0};
+    REQUIRE(tokens_of(counts(tied, 1.0f, 2, 1000)) == std::vector<int>{1, 2});
+    REQUIRE(tokens_of(counts(tied, 1.0f, 4, 1000)) == std::vector<int>{1, 2, 3, 4});
+    for (int kept = 1; kept < 100; ++kept) {
+        const std::map<int, int> drawn = counts(std::vector<float>(100, 0.5f), 1.0f, 0, 3000, kept / 100.0);
+        INFO("top_p " << kept / 100.0);
+        REQUIRE(static_cast<int>(drawn.size()) <= kept);
+        REQUIRE(drawn.rbegin()->first == kept - 1);
+    }
+}
+
+TEST_CASE("generation/sampling: the temperature and top-k come before top-p") {
+    const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
+    REQUIRE(tokens_of(counts(logits, 1.0f, 0, 1000, 0.55)) == std::vector<int>{0, 1});
+    REQUIRE(tokens_of(counts(logits, 0.5f, 0, 1000, 0.53)) == std::vector<int>{0});  // 0.16 of 0.30
+    REQUIRE(tokens_of(counts(logits, 1.0f, 2, 1000, 0.55)) == std::vector<int>{0});  // 0.4 of 0.7
+}
+
+TEST_CASE("generation/sampling: a token of probability 1e-6 is drawn as often, before and behind a likely one") {
+    const auto rare = static_cast<float>(std::log(1e-6));
+    const int n = 10'000'000;
+    const std::vector<float> logits = {rare, 0.0f, rare};
+    REQUIRE(same_distribution(counts(logits, 1.0f, 0, n), exact(logits, 1.0, {0, 1, 2}), n));
 }
 
 TEST_CASE("generation/sampling: temperature 0 takes the likeliest token, and large logits do not overflow") {

@@ -98,7 +98,7 @@ TEST_CASE("model/family: a window has the class and keys by which transformers c
     for (const ModelFamily& family : families()) {
         INFO(family.name);
         DecoderConfig c = family.config("tiny");
-        REQUIRE(!written(c).contains("sliding_window"));
+        REQUIRE(written(c).value("sliding_window", json()).is_null());
         REQUIRE(written(c)["model_type"] == family.name);
         c.window = 100;
         const json j = written(c);
@@ -149,6 +149,7 @@ TEST_CASE("model/family: models with a window in some layers, or with what its c
     DecoderConfig c = qwen3_family().config("tiny");
     json qwen3 = written(c);
     qwen3["use_sliding_window"] = true;
+    qwen3.erase("sliding_window");
     const auto with_layers = [&](int full) {
         json j = qwen3;
         j["max_window_layers"] = full;
@@ -264,6 +265,17 @@ TEST_CASE("model/family: YaRN's scaling of positions has transformers' defaults 
     }
 }
 
+TEST_CASE("model/family: a config.json has what folders on the hub have") {
+    json gpt2 = written(changed(gpt2_family()));
+    REQUIRE(gpt2["n_ctx"] == 77);
+    REQUIRE(gpt2["use_cache"] == true);
+    REQUIRE(contains(error_with(gpt2, "n_ctx", 78), "n_ctx is 78"));
+    const json qwen3 = written(changed(qwen3_family()));
+    REQUIRE(qwen3["max_window_layers"] == 3);
+    REQUIRE(qwen3.at("sliding_window").is_null());
+    REQUIRE(qwen3["rope_scaling"] == json{{"type", "linear"}, {"rope_type", "linear"}, {"factor", 2.0}});
+}
+
 TEST_CASE("model/family: dropout has the keys that transformers reads") {
     const json gpt2 = written(changed(gpt2_family()));
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) REQUIRE(gpt2[key] == 0.15);
@@ -275,11 +287,9 @@ TEST_CASE("model/family: dropout has the keys that transformers reads") {
 }
 
 TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in both forms, and must be complete") {
-    const json scaling = {{"rope_type", "llama3"},
-                          {"factor", 32.0},
-                          {"low_freq_factor", 1.0},
-                          {"high_freq_factor", 4.0},
-                          {"original_max_position_embeddings", 8192}};
+    const json scaling = {{"rope_type", "llama3"},   {"type", "llama3"},
+                          {"factor", 32.0},          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
     for (const ModelFamily& family : families()) {
         if (family.presets[0].positions != PositionKind::rotary) continue;
         INFO(family.name);
@@ -295,7 +305,10 @@ TEST_CASE("model/family: Llama 3.1's scaling of positions is written and read in
             json without = scaling;
             without.erase(key);
             INFO(key << ": " << error_with(j, "rope_scaling", without));
-            REQUIRE(contains(error_with(j, "rope_scaling", without), "config.json: rope_"));
+            if (key == "type" || key == "rope_type")  // the other is enough
+                REQUIRE(error_with(j, "rope_scaling", without).empty());
+            else
+                REQUIRE(contains(error_with(j, "rope_scaling", without), "config.json: rope_"));
         }
         json reversed = scaling;
         reversed["low_freq_factor"] = 4.0;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "test/optim/stack_run.h"
+#include "test/optim/rounding.h"
 #include "test/support/catch.h"
 #include "test/support/model_runner.h"
 #include "test/support/transfer.h"
@@ -12,28 +12,6 @@ using namespace teon;
 using namespace teon::test;
 
 namespace {
-
-constexpr Ortho kSets[] = {Ortho::jordan, Ortho::you, Ortho::polar_express};
-
-enum class Spectrum { gaussian, harmonic, log3, log6 };
-constexpr Spectrum kSpectra[] = {Spectrum::gaussian, Spectrum::harmonic, Spectrum::log3, Spectrum::log6};
-
-std::vector<double> singular_values(Spectrum kind, int r) {
-    std::vector<double> sigma;
-    for (int i = 0; i < r; ++i) {
-        const double x = r > 1 ? static_cast<double>(i) / (r - 1) : 0;
-        sigma.push_back(kind == Spectrum::harmonic ? 1.0 / (i + 1) : std::pow(kind == Spectrum::log3 ? 1e-3 : 1e-6, x));
-    }
-    return sigma;
-}
-
-// Rounded to float, so that device and oracle see the same matrix.
-Matrix input(Spectrum kind, int rows, int cols, uint64_t seed) {
-    if (kind == Spectrum::gaussian) return rounded(gaussian(rows, cols, seed));
-    return rounded(with_spectrum(rows, cols, singular_values(kind, std::min(rows, cols)), seed));
-}
-
-double relative(const Matrix& x, const Matrix& expected) { return distance(x, expected) / frobenius(expected); }
 
 // The relative Frobenius distance to U V^T after five steps of a set on these singular values.
 double remaining_distance(Ortho ortho, std::vector<double> sigma) {
@@ -136,37 +114,15 @@ TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {
         }
 }
 
-// The allowed distance to float64, relative to the result's norm: twice that of a plain program that sums in float and
-// stores the same type. With few singular values, the plain program may by chance be closer than its roundings, which
-// are added: R, Z and X in each step, and the norm of X, its root, its inverse and the quotient.
-double rounding_bound(const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
-    const Arithmetic& in_16_bits = method.dtype == DType::bf16 ? kPlain<bf16> : kPlain<f16>;
-    const Arithmetic& in = method.dtype == DType::f32 ? kPlain<float> : in_16_bits;
-    const NsSet set = ns_set(method.ortho);
-    auto restarts = [&](int ns_steps) { return restarts_after(method.dtype, ns_steps); };
-    const Matrix plain = method.form == NsForm::gram ? gram_newton_schulz(x, set, method.ns_steps, in, restarts)
-                                                     : newton_schulz(x, set, method.ns_steps, in);
-    return 2 * relative(plain, exact) + (3 * method.ns_steps + 4) * kUnitRoundoff<float>;
-}
-// The same for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n changes the
-// matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The bound is the
-// root mean square over all of them, times 4 because the algorithm has several such sums.
+// As rounding_bound(), for the polar factor by a decomposition in float. Rounding the sums of an algorithm of order n
+// changes the matrix by about sqrt(n) 2^-24 sigma_1, which turns the singular vectors of sigma by this over sigma. The
+// bound is the root mean square over all of them, times 4 because the algorithm has several such sums.
 double svd_bound(const Matrix& x, int rank) {
     const std::vector<double> S = svd(x).S;
     double turned = 0;
     for (int i = 0; i < rank; ++i) turned += (S[0] / S[i]) * (S[0] / S[i]) / rank;
     return 4 * std::sqrt(std::max(x.rows, x.cols)) * kUnitRoundoff<float> * std::sqrt(turned);
 }
-// Returns the distance.
-double check_method(Context& context, const Matrix& x, const Matrix& exact, const OrthoMethod& method) {
-    const double d = relative(orthogonalized(context, x, method), exact);
-    const double bound = rounding_bound(x, exact, method);
-    INFO(x.rows << " x " << x.cols << ", " << name_of(method.ortho) << ", " << method.ns_steps << " steps, "
-                << name_of(method.form) << ", " << name_of(method.dtype) << ": " << d << ", bound " << bound);
-    REQUIRE(d <= bound);
-    return d;
-}
-
 TEST_CASE(
     "optim/orthogonalize: float Newton-Schulz matches float64 in both forms, for every set, shape, spectrum, steps") {
     Context context;
@@ -182,33 +138,6 @@ TEST_CASE(
                     for (NsForm form : {NsForm::standard, NsForm::gram})
                         check_method(context, x, expected, {ortho, steps, form, DType::f32});
                 }
-        }
-}
-
-TEST_CASE("optim/orthogonalize: 16-bit Newton-Schulz is near float64 on every spectrum, for every set") {
-    // The largest distances of docs/optimizers.md, "Rounding", by spectrum.
-    const struct {
-        Ortho ortho;
-        double bf16[4], f16[4];
-    } table[] = {{Ortho::jordan, {.016, .021, .065, .118}, {.0017, .0049, .0193, .0213}},
-                 {Ortho::you, {.006, .017, .059, .110}, {.0008, .0029, .0156, .0176}},
-                 {Ortho::polar_express, {.020, .026, .096, .202}, {.0035, .0046, .0511, .0580}}};
-    Context context;
-    for (auto [rows, cols] : {std::pair(128, 384), std::pair(384, 128)})
-        for (Spectrum spectrum : kSpectra) {
-            const Matrix x = input(spectrum, rows, cols, 5);
-            for (const auto& row : table) {
-                const Matrix expected = newton_schulz(x, ns_set(row.ortho), 5);
-                for (NsForm form : {NsForm::standard, NsForm::gram})
-                    for (DType dtype : {DType::bf16, DType::f16}) {
-                        const OrthoMethod method{row.ortho, 5, form, dtype};
-                        const double distance = check_method(context, x, expected, method);
-                        INFO(name_of(row.ortho) << ", spectrum " << int(spectrum) << ": " << distance);
-                        const double figure = (dtype == DType::bf16 ? row.bf16 : row.f16)[int(spectrum)];
-                        // Another order of sums rounds other elements the other way.
-                        REQUIRE(distance <= 1.25 * figure);
-                    }
-            }
         }
 }
 

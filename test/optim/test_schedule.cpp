@@ -79,6 +79,22 @@ TEST_CASE("optim/schedule: a warmup longer than the constant part postpones the 
     REQUIRE(std::abs(lr_factor(s, 75, 100) - 0.5) <= kTolerance);
 }
 
+// The warmup of a run that was begun with another length, where the ratio may have rounded to no step at all.
+TEST_CASE("optim/schedule: a number of warmup steps replaces the ratio, also none") {
+    for (const ScheduleRow& row : kSchedules)
+        for (const int64_t steps : {0, 1, 3}) {
+            INFO(row.name << ", " << steps);
+            Schedule s{row.kind, 0.25, 0.5, 0.1};
+            s.warmup_steps = steps;
+            const int64_t before_decay = row.holds_peak ? 20 : steps;
+            REQUIRE(warmup_steps(s, 40) == steps);
+            if (row.fall) REQUIRE(steps_before_decay(s, 40) == before_decay);
+            for (int64_t step = 0; step < steps; ++step)
+                REQUIRE(std::abs(lr_factor(s, step, 40) - static_cast<double>(step + 1) / steps) <= kTolerance);
+            REQUIRE(lr_factor(s, steps, 40) == 1.0);
+        }
+}
+
 TEST_CASE("optim/schedule: factors stay in (0, 1] for one step, only warmup and no warmup") {
     for (double warmup : {0.0, 0.3, 1.0})
         for (double constant : {0.0, 1.0})

@@ -122,6 +122,17 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
 }
 
+TEST_CASE("plan/run_plan: an activation that not every program reads from checkpoints is named") {
+    const auto note = [](const ModelFamily& family, const std::string& flags) {
+        const std::string text = plan_report(planned("--steps 10 " + flags, family, 1024, 1, false));
+        return text.substr(std::min(text.find("note        --mlp"), text.size()));
+    };
+    REQUIRE(contains(note(kLlama, "--mlp geglu"), "CTranslate2 compute swiglu in its place"));
+    REQUIRE(contains(note(kGpt2, "--mlp relu2"), "CTranslate2 compute gelu in its place"));
+    REQUIRE(note(kLlama, "--mlp swiglu").empty());
+    REQUIRE(note(kGpt2, "").empty());
+}
+
 TEST_CASE("plan/run_plan: --batch-tokens is rounded down to whole sequences, with a note") {
     const auto plan = [](const std::string& flags, int ranks = 1) {
         return planned("--steps 60 " + flags, kGpt2, 80, ranks);

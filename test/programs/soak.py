@@ -12,6 +12,7 @@ status: 0 if nothing failed, else 1; a part that cannot run here is skipped by n
 import argparse
 import concurrent.futures
 import datetime
+import errno
 import os
 import pathlib
 import random
@@ -25,6 +26,7 @@ import unittest
 
 TEST = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TEST / "support"), str(TEST / "scripts")]
+import test_best
 import test_failures
 import test_interrupted
 import test_rank_failures
@@ -59,18 +61,44 @@ def outcome(attempt, *arguments):
         return f"{attempt.__name__}{arguments}\n{traceback.format_exc()}"
 
 
-@part("SIGKILL at a random moment; resumed to the same bits", 0.2)
+@part("SIGKILL at a random moment, with and without a window; resumed to the same bits", 0.2)
 def kills(_):
     case = prepared(test_interrupted.InterruptedTest, "kill_and_resume")
     for seed in range(10**9):
         optimizer = ("adamw", "muon", "teon")[seed % 3]
-        failed = outcome(case.kill_and_resume, optimizer, 4, str(seed))
+        window = ["--window", 1 + seed % 16] if seed % 2 else []
+        failed = outcome(lambda: case.kill_and_resume(optimizer, *window, kills=4, seed=str(seed)))
         yield 4, failed, None
         if failed:  # its runs are still there
             subprocess.run(["rm", "-rf", case.folder / "whole", case.folder / "killed"])
 
 
-@part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.2)
+@part("SIGKILL of a run with --keep-best, also on disks that refuse links or to sync folders; "
+      "resumed to the same bits, the best checkpoint kept", 0.15)
+def best(_):
+    case, rng = prepared(test_best.BestTest, "kill_and_keep_best"), random.Random(8)
+    disks = [{}, case.refusing("symlink", errno.EPERM), case.refusing("symlink", errno.ENOTSUP),
+             *(case.refusing("fsync_folder", code) for code in test_interrupted.InterruptedTest.NOT_SUPPORTED)]
+    for _ in range(10**9):
+        disk, window = rng.choice(disks), rng.choice([[], ["--window", rng.randrange(1, 17)]])
+        failed = outcome(lambda: case.kill_and_keep_best(rng, *window, times=1, kills=4, **disk))
+        yield 4, failed, None
+        if failed:
+            subprocess.run(["rm", "-rf", case.folder / "whole", case.folder / "killed"])
+
+
+@part("What schedulers send, up to three signals in a second; right status.json and exit status (--exit-when-stopped), "
+      "resumed after each to the same bits", 0.15)
+def schedulers(_):
+    case, rng = prepared(test_interrupted.InterruptedTest, "stop_again_and_again"), random.Random(9)
+    for i in range(10**9):
+        counted, flags = [], ["--keep-best"] * (i % 2) + ["--window", 5] * (i // 2 % 2)
+        failed = outcome(lambda: counted.append(case.stop_again_and_again(rng, *flags)))
+        yield counted[0] if counted else 1, failed, None
+        subprocess.run(["rm", "-rf", case.folder / "whole", case.folder / "run"])
+
+
+@part("SIGKILL of one of two or four ranks at a random moment; resumed to the same bits, the four on fewer ranks", 0.15)
 def kills_of_ranks(_):
     for seed in range(10**9):
         case = prepared(test_rank_failures.Failures, "kill_and_resume")
@@ -80,7 +108,7 @@ def kills_of_ranks(_):
 
 
 @part("Signals that stop a run while the stack pointer is outside the stack, one or two ranks; "
-      "saved, right exit status", 0.2)
+      "saved, right exit status", 0.15)
 def signals(_):
     case, rng = prepared(test_signals.Signals, "stop_by_signal"), random.Random(1)
     several = testing.missing_for_ranks() is None
@@ -101,7 +129,7 @@ def profiles(_):
         subprocess.run(["rm", "-rf", case.folder / f"soak-{i}"])
 
 
-@part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 0.8)
+@part("One file operation fails (EIO, ENOSPC once or from then on, half done, SIGKILL); resumed to the same bits", 0.6)
 def faults(_):
     case = prepared(test_interrupted.InterruptedTest, "survive_fault")
     tries = [(resumes, at, how, code) for resumes, count in case.prepare_faults().items() for at in range(count)

@@ -62,21 +62,37 @@ class BestTest(ResumeCase):
         self.train("more", "--resume", "--patience", 5, shape={}, steps=400)
         self.assertEqual(len(self.losses("more")), self.lowest("more")[0] + 25)
 
-    def test_killed_at_any_moment_a_run_keeps_its_best_checkpoint_and_its_patience(self):
+    def kill_and_keep_best(self, rng, *flags, times, kills=3, **variables):
+        """Kills runs with these variables in their environment at random moments, and resumes them."""
         self.overfit()
         flags = [*self.OVERFITS, "--patience", 12, "--keep-best", "--checkpoint-every", 4, "--keep-last", 2,
-                 "--dropout", 0.1]
+                 "--dropout", 0.1, *flags]
         begin = time.monotonic()
         self.train("whole", *flags, steps=400)
         duration = time.monotonic() - begin
-        end = self.lowest("whole")[0] + 60
-        rng = random.Random(7)
-        for _ in range(1 if MODELLED else 4):
-            self.kill_until_it_ends("killed", *flags, kills=3, steps=400, duration=duration, rng=rng)
-            self.assert_same_run("whole", "killed", end)
-            self.assertEqual(self.best("killed"), self.best("whole"))
-            self.assert_same_checkpoint("whole", "killed", self.lowest("whole")[0])
+        step, loss = self.lowest("whole")
+        for _ in range(times):
+            self.kill_until_it_ends("killed", *flags, kills=kills, steps=400, duration=duration, rng=rng, **variables)
+            self.assert_same_run("whole", "killed", step + 60)
+            self.assertEqual(read_json(self.folder / "killed" / "best.json"), {"step": step, "loss": loss})
+            if variables.get("FAIL_CALL") != "symlink":
+                self.assertEqual(self.best("killed"), self.best("whole"))
+            self.assert_same_checkpoint("whole", "killed", step)
             self.remove("killed")
+        self.remove("whole")
+
+    def refusing(self, function, code):
+        """Returns the variables with which runs have a disk that refuses this function."""
+        return {"LD_PRELOAD": failing_files(self.folder), "FAIL_UNDER": self.folder / "killed", "FAIL_CALL": function,
+                "FAIL_ERRNO": code}
+
+    def test_killed_at_any_moment_a_run_keeps_its_best_checkpoint_and_its_patience(self):
+        self.kill_and_keep_best(random.Random(7), times=1 if MODELLED else 4)
+
+    def test_killed_on_disks_without_links_or_synced_folders_a_run_keeps_its_best_checkpoint(self):
+        for function, code in (("symlink", errno.EPERM), ("fsync_folder", errno.EINVAL)):
+            with self.subTest(function):
+                self.kill_and_keep_best(random.Random(8), times=1, **self.refusing(function, code))
 
     def test_a_best_checkpoint_that_a_killed_run_did_not_mark_is_marked(self):
         self.overfit()

@@ -85,8 +85,36 @@ class GenerateTest(Case):
                 self.assertEqual(numbers, expected)
             else:
                 self.assertEqual(len(numbers.split()), 2 + 256)  # longer than the context of 64
+        settings = folder / "generation_config.json"  # alone counts, as in transformers (findings/)
+        change_json(folder / "config.json", eos_token_id=256)
+        for own, tokens in (({"eos_token_id": 113}, 6), ({"eos_token_id": None}, 258), ({}, 258)):
+            settings.write_text(json.dumps(own))
+            result = self.call(BUILD / "generate", "--checkpoint", folder, "--prompt-tokens", "256,116",
+                               "--temperature", 0, "--as-tokens")
+            self.assertEqual(len(result.stdout.split()), tokens, own)
+            self.assertEqual("has no eos_token_id, so config.json's does not end texts" in result.stderr, tokens > 6)
+        settings.unlink()
         change_json(folder / "config.json", eos_token_id=["x"])
         self.assertIn("eos_token_id", self.error_of(BUILD / "generate", "--checkpoint", folder))
+
+    def test_other_sampling_of_generation_config_json_is_said(self):
+        folder = self.published("asks")
+        for asked, flags, expected in (
+                ({"do_sample": True, "temperature": 0.6, "top_p": 0.95}, [],
+                 " asks for --temperature 0.6 --top-k 50 --top-p 0.95, which only flags set"),
+                ({"do_sample": True, "temperature": 0.6, "top_p": 0.95}, ["--temperature", 0.6, "--top-p", 0.95], None),
+                ({"temperature": 0.6}, [], " asks for --temperature 0, which only flags set"),
+                ({"do_sample": False}, ["--temperature", 0], None),
+                ({"do_sample": True, "num_beams": 1, "min_p": 0, "top_k": None}, [], None),
+                ({"num_beams": 2, "repetition_penalty": 1.1}, [], "; not built: num_beams, repetition_penalty")):
+            (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 256, **asked}))
+            note = self.call(BUILD / "generate", "--checkpoint", folder, "--sample-tokens", 2, *flags).stderr
+            if expected:
+                self.assertIn(f"generate: {folder}: generation_config.json{expected}\n", note)
+            else:
+                self.assertNotIn("generation_config.json", note)
+        (folder / "generation_config.json").write_text('{"eos_token_id": 256, "top_k": "many"}')
+        self.assertIn("top_k", self.error_of(BUILD / "generate", "--checkpoint", folder))
 
     def test_a_flag_gives_weights_without_a_tokenizer_one(self):
         bare = self.folder / "bare"
@@ -453,3 +481,48 @@ class TransformersTest(Case):
                     text = tokenizer.decode(expected[1:], skip_special_tokens=False)
                     text = re.sub("\r\n?", "\n", text)  # as Python's text mode reads the output
                     self.assertEqual(self.run_program(*flags, program="generate").stdout, text + "\n")
+
+    def test_sets_and_frequencies_of_known_logits(self):
+        """The final norm makes the same vector of everything, so each token is drawn from the same known logits."""
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers.generation import logits_process
+
+        V, n = 64, 10000
+        torch.manual_seed(3)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=1))
+        model.generation_config.eos_token_id = None
+
+        def drawn(logits, *flags):
+            with torch.no_grad():
+                model.transformer.ln_f.weight[:] = 0
+                model.transformer.ln_f.bias[:] = torch.eye(16)[0]
+                model.transformer.wte.weight[:, 0] = logits
+            model.save_pretrained(self.folder / "known")
+            text = self.run_program("--checkpoint", self.folder / "known", "--prompt-tokens", 0, "--as-tokens",
+                                    "--dtype", "float", "--sample-tokens", n, "--seed", 1, *flags, program="generate")
+            return torch.bincount(torch.tensor(list(map(int, text.stdout.split()))[1:]), minlength=V)
+
+        def theirs(logits, temperature, top_k, top_p):
+            scores = logits_process.TemperatureLogitsWarper(temperature)(None, logits[None])
+            scores = logits_process.TopKLogitsWarper(top_k)(None, scores)
+            return logits_process.TopPLogitsWarper(top_p)(None, scores)[0].double().softmax(0)
+
+        logits = torch.randn(V)
+        for temperature, top_k, top_p in ((1.0, V, 1.0), (0.7, 10, 1.0), (1.5, V, 0.5), (0.8, 20, 0.7)):
+            with self.subTest(temperature=temperature, top_k=top_k, top_p=top_p):
+                counts = drawn(logits, "--temperature", temperature, "--top-k", top_k, "--top-p", top_p)
+                expected = n * theirs(logits, temperature, top_k, top_p)
+                self.assertEqual((counts > 0).tolist(), (expected > 0).tolist())
+                kept = expected > 0
+                chi_square = ((counts - expected)[kept] ** 2 / expected[kept]).sum()
+                freedom = kept.sum() - 1
+                self.assertLess(abs(chi_square - freedom), 5 * (2 * freedom) ** 0.5 + 10)
+        # Ties: transformers keeps all equal to the k-th; which of them top-p keeps depends on torch's sort.
+        tied = torch.zeros(V)
+        tied[:3] = 1
+        self.assertEqual(theirs(tied, 1.0, 2, 1.0).nonzero().flatten().tolist(), [0, 1, 2])
+        self.assertEqual(drawn(tied, "--top-k", 2).nonzero().flatten().tolist(), [0, 1])
+        self.assertEqual((theirs(torch.zeros(V), 1.0, V, 0.25) > 0).sum(), 16)
+        self.assertEqual(drawn(torch.zeros(V), "--top-k", 0, "--top-p", 0.25).nonzero().flatten().tolist(),
+                         list(range(16)))

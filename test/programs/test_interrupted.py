@@ -21,9 +21,9 @@ MANY = 200 if MODELLED else 3000  # steps of a run that will be interrupted
 
 
 class InterruptedTest(ResumeCase):
-    def kill_and_resume(self, optimizer, kills=4 if MODELLED else 10, seed=""):
+    def kill_and_resume(self, optimizer, *flags, kills=4 if MODELLED else 10, seed=""):
         steps, rng = 50 if MODELLED else 200, random.Random(optimizer + seed)
-        flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3]
+        flags = ["--optimizer", optimizer, "--checkpoint-every", 7, "--keep-last", 3, *flags]
         if optimizer in ("muon", "teon"):
             flags += ["--ns-steps", 3]
         begin = time.monotonic()
@@ -125,25 +125,30 @@ class InterruptedTest(ResumeCase):
                 self.train(out, "--resume", steps=MANY)
                 self.assert_same_run("whole", out, MANY)
 
-    def test_a_run_stopped_by_schedulers_again_and_again_has_the_result_of_an_undisturbed_one(self):
-        flags = ["--checkpoint-every", 7, "--keep-last", 2, "--exit-when-stopped", 75]
+    def stop_again_and_again(self, rng, *flags):
+        """Resumes a run until it is finished, and sends it what schedulers send at random moments. Returns how often it
+        was stopped."""
+        flags = ["--checkpoint-every", 7, "--keep-last", 2, "--exit-when-stopped", 75, *flags]
         self.train("whole", *flags, steps=MANY)
-        rng, stops = random.Random(6), 0
+        stops = 0
         while True:
             process = self.start_run("run", *flags, "--resume", steps=MANY)
             while process.poll() is None and self.status("run")["state"] != "running":
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.4))
-            self.send(process, rng.choice(self.SEQUENCES))
+            self.send(process, [(number, pause * rng.uniform(1, 3)) for number, pause in rng.choice(self.SEQUENCES)])
             output, error = process.communicate(timeout=300)
             if process.returncode == 0:
                 break
             self.assertEqual(process.returncode, 75, output + error)
             self.assertEqual(self.status("run")["state"], "stopped")
             stops += 1
-        self.assertGreater(stops, 2)
         self.assertEqual(self.status("run"), {"state": "finished", "step": MANY, "steps": MANY, "reason": ""})
         self.assert_same_run("whole", "run", MANY)
+        return stops
+
+    def test_a_run_stopped_by_schedulers_again_and_again_has_the_result_of_an_undisturbed_one(self):
+        self.assertGreater(self.stop_again_and_again(random.Random(6)), 2)
 
     def test_ctrl_c_twice_in_a_terminal_ends_at_once(self):
         slow = {"LD_PRELOAD": failing_files(self.folder), "FAIL_UNDER": self.folder / "run" / "step_", "FAIL_AT": 0,
@@ -383,24 +388,25 @@ class InterruptedTest(ResumeCase):
         counts = {}
         for resumes in (False, True):
             if resumes:
-                shutil.copytree(self.folder / "half", self.folder / "counted")
+                shutil.copytree(self.folder / "half", self.folder / "counted", symlinks=True)
             self.run_with_fault("counted", resumes=resumes, expect=0)
             counts[resumes] = int((self.folder / "counted-operations").read_text())
             shutil.rmtree(self.folder / "counted")
         return counts
 
     def run_with_fault(self, out, at=-1, how="error", code=0, resumes=False, expect=None):
-        flags = ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4, *["--resume"] * resumes]
+        flags = ["--checkpoint-every", 3, "--keep-last", 2, "--eval-every", 4, "--keep-best", *["--resume"] * resumes]
         return self.train(out, *flags, steps=9, expect=expect, LD_PRELOAD=self.folder / "failing_files.so",
                           FAIL_UNDER=self.folder / out, FAIL_AT=at, FAIL_HOW=how, FAIL_ERRNO=code, FAIL_READS=1,
                           FAIL_COUNT=self.folder / f"{out}-operations")
 
     def survive_fault(self, resumes, at, how, code):
         """The faulty run succeeds, ends with one error and exit status 1 or 2, or is killed. The next run with --resume
-        has the result of an undisturbed one. A file that cannot be read is not taken for damaged."""
+        has the result of an undisturbed one, and its best checkpoint unless the faulty run said that it could not write
+        it. A file that cannot be read is not taken for damaged."""
         out = f"fault-{resumes}-{at}-{how}-{code}"
         if resumes:
-            shutil.copytree(self.folder / "half", self.folder / out)
+            shutil.copytree(self.folder / "half", self.folder / out, symlinks=True)
         result = self.run_with_fault(out, at, how, code, resumes)
         self.assertIn(result.returncode, (0, -signal.SIGKILL) if how == "kill" else (0, 1, 2),
                       result.stdout + result.stderr)
@@ -408,6 +414,9 @@ class InterruptedTest(ResumeCase):
             self.assertIn("train_gpt2: error: ", result.stderr.splitlines()[-1])
         self.run_with_fault(out, resumes=True, expect=0)
         self.assert_same_run("whole", out, 9)
+        best = read_json(self.folder / "whole" / "best.json")
+        if best["step"] not in [event["step"] for event in self.events(out, "checkpoint_failed")]:
+            self.assertEqual(read_json(self.folder / out / "best.json"), best)
         self.assertEqual([p.name for p in (self.folder / out).glob("step_*.damaged")], [])
         shutil.rmtree(self.folder / out)
 

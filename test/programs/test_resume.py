@@ -184,7 +184,7 @@ class ResumeTest(ResumeCase):
                     self.assert_same_run("off", "on", 20)
                     self.resume(10, "--offload", "none", of="on", shape={}, steps=20)
                     for run in ("on", "cut"):
-                        self.assertEqual(self.metrics(run, "diagnose"), self.metrics("off", "diagnose"))
+                        self.assertEqual(self.diagnoses(run), self.diagnoses("off"))
                     self.remove("off", "on", "cut")
         self.assertIn("--offload-blocks 1: of 2 layers the last 2 stay on the device; at most 0 can be offloaded",
                       self.refused("few", "--offload", "activations", "--offload-blocks", 1))
@@ -366,6 +366,14 @@ class ResumeTest(ResumeCase):
         done = self.train("a", *flags, "--resume", steps=40).stdout  # and once more, with nothing to do
         self.assertRegex(done, r"\A.*/a is done: all 40 steps\. .*\n\Z")
         self.assertIn("steps 30 (was 40; 40 are done", self.refused("a", *flags, "--resume", steps=30))
+
+    def test_a_longer_run_keeps_a_warmup_of_no_steps(self):
+        flags = ["--schedule", "constant", "--warmup-ratio", 0.02, "--checkpoint-every", 2]  # .4 of 20 steps, 4 of 200
+        self.train("a", *flags, steps=20)
+        self.cut("a", 2)
+        self.train("a", *flags, "--resume", steps=200)
+        rates = [m["lr"] for m in self.metrics("a", "step")]
+        self.assertEqual(rates, rates[-1:] * 200)
 
     def test_a_run_that_holds_its_peak_is_extended_before_the_decay(self):
         for schedule in ("constant-linear", "constant-sqrt"):

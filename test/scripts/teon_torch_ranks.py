@@ -4,6 +4,7 @@
 
 and prints nothing unless it fails. Every case compares with one process, which each rank computes for itself."""
 import contextlib
+import copy
 import os
 import random
 import sys
@@ -14,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
-from teon_torch import Teon, buckets, stacks_of
+from teon_torch import Teon, buckets, distribution, stacks_of
 
 # Ranks compute the same products in batches of other sizes, so that float sums have another order (2^-24 each).
 # Newton-Schulz multiplies small singular values, and their rounding, by up to 8.3 * 4.1 * 3.9 * 3.3 = 440.
@@ -235,6 +236,47 @@ def hybrid(ranks):
     for (name, p), q in zip(plain.named_parameters(), divided.parameters()):
         if p.ndim == 2:
             assert_close(q.full_tensor(), p, name, 2e-4)
+
+
+class Joined(torch.nn.Module):
+    """A layer with a joined QKV of heads of two rows, and what gives its rows different gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(12, 24), torch.nn.Linear(24, 12)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.qkv(x)))
+
+
+def strided_shards(ranks):
+    """FSDP2 after tensor parallelism on one dimension: each rank's part of the tensor is the one that it holds, and a
+    joined QKV, whose rows are not alike, is updated as by one process."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    for options in ({"parts": 3, "k": 2}, {"parts": 3, "head_size": 2}, {"parts": (12, 8, 4)}, {"k": 2, "mode": 2}):
+        torch.manual_seed(1)
+        plain = torch.nn.ModuleList([Joined() for _ in range(4)])
+        divided = copy.deepcopy(plain)
+        for layer in divided:
+            parallelize_module(layer, mesh["model"], {"qkv": ColwiseParallel(), "out": RowwiseParallel()})
+            fully_shard(layer, mesh=mesh["data"])
+        weights = [[layer.qkv.weight for layer in model] for model in (plain, divided)]
+        for p, q in zip(*weights):
+            assert type(q.placements[0]).__name__ == "_StridedShard", q.placements
+            box = distribution.sharding_of(q, "a test").boxes[dist.get_rank()]
+            assert torch.equal(p[tuple(slice(*edges) for edges in box[1:])], q.to_local()), (box, q.placements)
+        optimizers = [Teon([{"params": params, "role": "layers.*.qkv", **options}], lr=.02) for params in weights]
+        for step in range(3):
+            for model, optimizer in zip((plain, divided), optimizers):
+                x = torch.randn(5, 12, generator=torch.Generator().manual_seed(step))
+                for layer in model:
+                    x = x + layer(x)
+                x.square().sum().backward()
+                optimizer.step()
+                model.zero_grad()
+        for p, q in zip(*weights):
+            assert_close(q.full_tensor(), p, options, 2e-4)
 
 
 def disagreements(ranks):

@@ -398,6 +398,24 @@ class TorchOptimizerTest(unittest.TestCase):
             optimizer.step()
         self.assertFalse([name for name in operations.names() if "zeros" in name])
 
+    def test_polar_express_in_bfloat16_is_near_float64_on_short_sides(self):
+        """The column .62 of docs/optimizers.md, "Rounding"; expected is U f(S) V^T with the steps of single values."""
+        for side, limit in ((12, .026), (20, .020), (32, .019), (64, .015), (128, .027)):
+            for rows, columns in ((side, (5 * side + 2) // 3), (3 * side, side)):
+                generator = torch.Generator().manual_seed(side)
+                u, v = (torch.linalg.qr(torch.randn(n, side, generator=generator, dtype=torch.float64))[0]
+                        for n in (rows, columns))
+                s = torch.linspace(.62, .02, side, dtype=torch.float64)
+                z, x = (u * s) @ v.T, s / (1.01 * s.norm())
+                for a, b, c in teon_torch.NEWTON_SCHULZ["polar-express"][:5]:
+                    x = a * x + b * x ** 3 + c * x ** 5
+                expected = (u * x) @ v.T
+                for form in ("auto", "gram"):
+                    with self.subTest(rows=rows, columns=columns, form=form):
+                        found = teon_torch.orthogonalize(z.float(), dtype=torch.bfloat16, form=form)
+                        # Other vectors round otherwise, by up to half more in small matrices.
+                        self.assertLess((found - expected).norm() / expected.norm(), 1.6 * limit)
+
     def test_orthogonalize_compiles_whole(self):
         # fullgraph=True raises where a graph would break; aot_eager traces as the default backend does, without its
         # compiler.

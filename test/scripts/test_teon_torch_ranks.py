@@ -54,6 +54,10 @@ class RanksTest(Case):
         self.run_ranks("hybrid", 4)
 
     @needs("torch")
+    def test_fsdp2_after_tensor_parallelism_on_one_dimension(self):
+        self.run_ranks("strided_shards", 4)
+
+    @needs("torch")
     def test_ranks_that_differ_are_refused(self):
         self.run_ranks("disagreements", 3)
 

@@ -8,7 +8,7 @@ import time
 
 from testing import STATE, RunCase, read_json, write_shards
 
-TIMES = ("ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # fields that differ from run to run
+TIMES = ("time", "ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # differ from run to run
 
 
 def damage(path):
@@ -53,10 +53,10 @@ class ResumeCase(RunCase):
         for out in runs:
             shutil.rmtree(self.folder / out)
 
-    def kill_until_it_ends(self, out, *flags, kills, steps, duration, rng):
+    def kill_until_it_ends(self, out, *flags, kills, steps, duration, rng, **variables):
         """Starts a run again and again, killed at random moments. Returns the kills that it did not need."""
         while True:
-            process = self.start_run(out, *flags, "--resume", steps=steps)
+            process = self.start(*self.command(out, *flags, "--resume", steps=steps), **variables)
             try:
                 _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration if kills else 300)
                 self.assertEqual(process.returncode, 0, error)

@@ -190,6 +190,9 @@ class RunCase(Case):
         lines = map(json.loads, (self.folder / out / "metrics.jsonl").read_text().splitlines())
         return [line for line in lines if kind in (None, line["kind"])]
 
+    def diagnoses(self, out):
+        return [{k: v for k, v in line.items() if k != "time"} for line in self.metrics(out, "diagnose")]
+
     def events(self, out, name):
         return [m for m in self.metrics(out, "event") if m["event"] == name]
 

@@ -1,7 +1,9 @@
 #include "train/metrics.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <regex>
 
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -37,6 +39,10 @@ struct Disk : FileOps {
     }
 };
 
+std::string without_times(const std::string& text) {
+    return std::regex_replace(text, std::regex(",\"time\":[0-9.]+"), "");
+}
+
 void step(MetricsFile& log, int64_t n) { log.write({{"kind", "step"}, {"step", n}}); }
 
 }  // namespace
@@ -50,7 +56,7 @@ TEST_CASE("train/metrics: resuming cuts what comes after the step and a last lin
     REQUIRE(opened.evaluated);
     REQUIRE(read_file(path + ".cut") == line(3) + line(2) + "{\"kind\":");
     step(log, 3);
-    REQUIRE(read_file(path) == line(1) + line(2) + line(2, "eval") + line(3));
+    REQUIRE(without_times(read_file(path)) == line(1) + line(2) + line(2, "eval") + line(3));
     MetricsFile again;
     REQUIRE_FALSE(again.open(path, 1).evaluated);
     REQUIRE(read_file(path) == line(1));
@@ -83,7 +89,7 @@ TEST_CASE("train/metrics: a line that cannot be read, and all after it, is cut a
         MetricsFile log;
         REQUIRE(contains(log.open(path, 3).cut, path + ".cut"));
         step(log, 4);
-        REQUIRE(read_file(path) == line(1) + line(4));
+        REQUIRE(without_times(read_file(path)) == line(1) + line(4));
         REQUIRE(read_file(path + ".cut") == damage + line(2));
     }
 }
@@ -111,16 +117,17 @@ TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, wha
         const MetricsFile::Opened opened = log.open(path, 20, saved);
         REQUIRE(opened.evaluated);
         REQUIRE(contains(opened.cut, path + ".cut"));
-        REQUIRE(read_file(path) == whole + line(20, "eval"));
-        REQUIRE(read_file(path + ".cut") == line(21));
+        REQUIRE(read_file(path).starts_with(whole));  // with the times of the first run
+        REQUIRE(without_times(read_file(path)) == without_times(whole) + line(20, "eval"));
+        REQUIRE(without_times(read_file(path + ".cut")) == line(21));
         step(log, 21);
-        REQUIRE(log.position()->bytes == std::ssize(whole + later));
-        REQUIRE(log.position()->xxh3 == hash_of(whole + later));
+        REQUIRE(log.position()->bytes == std::ssize(read_file(path)));
+        REQUIRE(log.position()->xxh3 == hash_of(read_file(path)));
     }
     std::string other_step = whole + later;
     std::string other_value = other_step;
-    other_step[other_step.find("13}")] = '9';
-    other_value[other_value.find("13}") + 1] = '2';
+    other_step[other_step.find("13,")] = '9';
+    other_value[other_value.find("13,") + 1] = '2';
     for (const std::string& text : {other_step, other_value, line(1)}) {
         write_file(path, text);
         MetricsFile log;
@@ -131,8 +138,25 @@ TEST_CASE("train/metrics: a checkpoint knows how much of the log is its own, wha
     MetricsFile log;
     log.open(path, 20, saved);
     step(log, 21);
-    REQUIRE(read_file(path) == line(21));
-    REQUIRE(log.position()->bytes == std::ssize(line(21)));
+    REQUIRE(without_times(read_file(path)) == line(21));
+    REQUIRE(log.position()->bytes == std::ssize(read_file(path)));
+}
+
+TEST_CASE("train/metrics: every line has the time of its writing, in seconds with milliseconds") {
+    const auto now = [] {
+        return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    };
+    TempDir folder;
+    const std::string path = folder / "metrics.jsonl";
+    MetricsFile log;
+    log.open(path, 0);
+    const double before = now();
+    step(log, 1);
+    const double after = now();
+    const double time = parse_json(read_file(path), path)["time"].get<double>();
+    INFO(fmt::format("{:.6f} {:.6f} {:.6f}", before, time, after));
+    REQUIRE((before - 0.001 <= time && time <= after));
+    REQUIRE(read_file(path).size() <= line(1).size() + std::strlen(",\"time\":1234567890.123"));
 }
 
 TEST_CASE("train/metrics: a full disk loses no line, and sync() reports it") {
@@ -151,7 +175,7 @@ TEST_CASE("train/metrics: a full disk loses no line, and sync() reports it") {
         disk.room = SIZE_MAX;
         step(log, 5);
         log.sync();
-        REQUIRE(read_file(path) == line(1) + line(2) + line(3) + line(4) + line(5));
+        REQUIRE(without_times(read_file(path)) == line(1) + line(2) + line(3) + line(4) + line(5));
         disk.broken = true;
         REQUIRE_THROWS_AS(log.sync(), Error);
     }

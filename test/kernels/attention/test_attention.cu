@@ -210,6 +210,21 @@ TEST_CASE("kernels/attention/attention: long sequences of several heads and docu
     agrees_with_oracle(s, in, run_masked(s, in, kMask));
 }
 
+// The keys before the document hide in a tile that lies wholly below the diagonal. T has tiles of 64 or of 128 keys.
+TEST_CASE("kernels/attention/attention: a long document that begins inside an earlier tile agrees with the oracle") {
+    for (const int T : {300, 700})
+        for (const int begin : {30, 100, 270}) {
+            const AttentionShape s{1, T, 2, 1, 8};
+            INFO("a document from " << begin << " on");
+            AttentionInputs<float> in = random_inputs<float>(s, 29);
+            AttentionInputs<bf16> narrow = random_inputs<bf16>(s, 30);
+            in.first_key = narrow.first_key = documents_at({0, begin}, s.B, s.T);
+            agrees_with_oracle(s, in);
+            agrees_with_oracle(s, in, run_with<RowsAttention>(s, in));
+            close_to_naive_bf16(s, narrow);
+        }
+}
+
 // The implementations of this device and of GPUs. Every second window has documents, every third dropout.
 TEST_CASE(
     "kernels/attention/attention: with a window, float agrees with the oracle and bf16 with the naive computation") {

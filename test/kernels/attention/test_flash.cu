@@ -158,7 +158,8 @@ TEST_CASE("kernels/attention/flash: blocks that walk over several tiles of queri
 }
 
 TEST_CASE("kernels/attention/flash: documents that fill tiles, end inside tiles, or are a single token") {
-    for (const std::vector<int>& begins : {std::vector<int>{64, 128, 192, 256}, {1, 2, 30, 31, 32, 33, 200}, {299}}) {
+    for (const std::vector<int>& begins :
+         {std::vector<int>{64, 128, 192, 256}, {1, 2, 30, 31, 32, 33, 200}, {299}, {30}}) {
         const AttentionShape s{2, 300, 2, 1, 64};
         AttentionInputs<bf16> in = random_inputs<bf16>(s, 320);
         in.first_key = documents_at(begins, s.B, s.T);
