@@ -205,6 +205,7 @@ Json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
 Json rope_scaling_json(const DecoderConfig& c) {
     if (c.rope_attention > 0)
         return {{"rope_type", "yarn"},
+                {"type", "yarn"},
                 {"factor", as_written(c.rope_scaling)},
                 {"beta_slow", as_written(c.rope_low_turns)},
                 {"beta_fast", as_written(c.rope_high_turns)},

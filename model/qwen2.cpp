@@ -25,11 +25,12 @@ DecoderConfig qwen2_preset(const char* name, int C, int L, int NH, int NKV, int 
     return c;
 }
 
-// LlamaConfig's keys without those of biases, which the class decides.
+// Qwen3Config's keys with these differences.
 std::vector<HfKey> qwen2_keys() {
-    std::vector<HfKey> keys = llama_family().hf_keys;
-    std::erase_if(keys, [](const HfKey& k) { return k.key == "attention_bias" || k.key == "mlp_bias"; });
-    keys.push_back({.key = "use_sliding_window", .write = always(false)});
+    std::vector<HfKey> keys = qwen3_family().hf_keys;
+    std::erase_if(keys, [](const HfKey& k) { return k.key == "attention_bias"; });  // the class decides
+    for (HfKey& k : keys)
+        if (k.key == "head_dim") k.otherwise = [](const DecoderConfig& c) { return c.C / c.NH; };
     return keys;
 }
 

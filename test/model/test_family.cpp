@@ -190,8 +190,13 @@ TEST_CASE("model/family: Olmo3's layers without a window are every n-th, and onl
     REQUIRE(j["model_type"] == "olmo3");
     for (int l = 0; l < c.L; ++l)
         REQUIRE(j["layer_types"][l] == (l == 3 || l == 7 ? "full_attention" : "sliding_attention"));
-    const json yarn = {{"rope_type", "yarn"},      {"factor", 8.0},     {"beta_slow", 1.0},
-                       {"attention_factor", 1.25}, {"beta_fast", 32.0}, {"original_max_position_embeddings", 256}};
+    const json yarn = {{"rope_type", "yarn"},
+                       {"type", "yarn"},
+                       {"factor", 8.0},
+                       {"beta_slow", 1.0},
+                       {"attention_factor", 1.25},
+                       {"beta_fast", 32.0},
+                       {"original_max_position_embeddings", 256}};
     REQUIRE(j["rope_scaling"] == yarn);
     REQUIRE(written(read(j)) == j);
 
@@ -273,6 +278,7 @@ TEST_CASE("model/family: a config.json has what folders on the hub have") {
     const json qwen3 = written(changed(qwen3_family()));
     REQUIRE(qwen3["max_window_layers"] == 3);
     REQUIRE(qwen3.at("sliding_window").is_null());
+    REQUIRE(written(qwen2_family().config("tiny"))["max_window_layers"] == 4);
     REQUIRE(qwen3["rope_scaling"] == json{{"type", "linear"}, {"rope_type", "linear"}, {"factor", 2.0}});
 }
 
