@@ -76,6 +76,7 @@ const ModelFields& model_fields() {
          .member = &C::full_every,
          .most = 1024,
          .help = "every N-th layer attends to all tokens, and it alone scales positions; 0: each layer has --window",
+         .family = "olmo2",
          .in_preset = false},
         {.key = "dropout",
          .member = &C::dropout,

@@ -143,6 +143,7 @@ TEST_CASE("model/family: models with a window in some layers, or with what its c
         DecoderConfig c = with_window(family);
         c.full_every = 2;
         if (family.name != "olmo2") REQUIRE_THROWS_AS(written(c), UsageError);
+        REQUIRE(family.has_flag(field_of(model_fields(), "full_every")) == (family.name == "olmo2"));
         c.window = 0;
         REQUIRE(error_of<UsageError>([&] { validate(c); }) == "--full-every 2: needs --window");
     }
