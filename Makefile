@@ -5,6 +5,7 @@
 #   CUDA_ARCH=...       nvcc -gencode flags (default: for this machine's GPU, or for all architectures)
 #   CXX=...             the C++ compiler (default g++); "ccache g++" reuses what it compiled before
 #   OPT=...             optimization of the code that a step spends its time in (default -O3)
+#   MPICC=...           the C compiler of an MPI, which the build then uses (default mpicc; none: one rank on CPUs)
 #   EXTRA=...           more flags for the C++ compiler
 #   BUILD=DIR           where to build (default: build/BACKEND)
 #   DEPS_INCLUDE=DIR    extra folder of header-only dependencies (default: build/deps/include, from `make deps-headers`)
@@ -60,8 +61,10 @@ OPT         := -O3
 MARCH        = $$($(CXX) -march=native -E -x c++ /dev/null >/dev/null 2>&1 && echo -march=native)
 CATCH2_LIBS  = $$(dev/find_catch2.sh "$(CATCH2_INCLUDE) $(DEPS_INCLUDE)")
 # Without MPI, programs for the CPU run as a single rank, and mpirun cannot start programs for the GPU.
-MPI_INCLUDE  = $$(mpicxx --showme:incdirs 2>/dev/null | sed 's/[^ ]\+/-isystem &/g')
-MPI_LIBS     = $$(mpicxx --showme:libdirs 2>/dev/null | sed 's/[^ ]\+/-L&/g; s/.*/& -lmpi/')
+MPICC       := mpicc
+MPI          = $$(MPICC='$(MPICC)' dev/find_mpi.sh $1)
+MPI_INCLUDE  = $(call MPI,include)
+MPI_LIBS     = $(call MPI,libs)
 # Warnings are errors only with the compiler of CI, because others warn about other code; a switch that lacks a case of
 # its enum is an error with every compiler. g++ does not know nvcc's "pragma unroll".
 WERROR       = $$($(CXX) -dumpversion 2>/dev/null | grep -q '^12' && echo -Werror)
@@ -97,9 +100,10 @@ CU           = $(CU_$(BACKEND))
 MAKE_ID     := $(shell echo "$$PPID $$EPOCHSECONDS")
 COMPILE      = @MAKE_ID='$(MAKE_ID)' GOALS='$(MAKECMDGOALS)' JOBS=$(JOBS) dev/compile.sh $(BUILD) $<
 NAME        := $(notdir $(BUILD))
-# $(call keep,TEXT) writes TEXT to the target unless it has it. Its rule is always tried, but not when dev/compile.sh
-# counts what is to be compiled.
-keep         = @mkdir -p $(@D); text="$1"; [ "$$text" = "$$(cat $@ 2>/dev/null)" ] || echo "$$text" >$@
+# $(call keep,TEXT,COMMAND) writes TEXT to the target unless it has it, and then runs the command. Its rule is always
+# tried, but not when dev/compile.sh counts what is to be compiled.
+keep         = @mkdir -p $(@D); text="$1"; [ -e $@ ] && [ "$$text" = "$$(cat $@)" ] || \
+                   { echo "$$text" >$@$(if $2,; $2); }
 ALWAYS      := $(if $(COUNTING),,FORCE)
 
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags $(BUILD)/compilers
@@ -110,12 +114,12 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags $(BUILD)/compilers
 	$(COMPILE) $(CU_$(BACKEND)) $(PRECOMPILED) -MD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$@.log || \
 	    { cat $@.log >&2; exit 1; }
 
-$(addprefix $(BUILD)/,$(PROGRAMS) $(BENCHES)): $(BUILD)/%: $(BUILD)/%.cu.o $(call objects,$(LIBRARY))
+$(addprefix $(BUILD)/,$(PROGRAMS) $(BENCHES)): $(BUILD)/%: $(BUILD)/%.cu.o $(call objects,$(LIBRARY)) $(BUILD)/libs
 	@echo "  $(NAME)  $*"
-	@$(CXX) @$(BUILD)/flags $^ -o $@ $(LIBS_$(BACKEND))
-$(BUILD)/tests: $(call objects,$(TESTS) $(LIBRARY))
+	@$(CXX) @$(BUILD)/flags $(filter %.o,$^) -o $@ @$(BUILD)/libs
+$(BUILD)/tests: $(call objects,$(TESTS) $(LIBRARY)) $(BUILD)/libs
 	@echo "  $(NAME)  tests"
-	@$(CXX) @$(BUILD)/flags $^ -o $@ $(CATCH2_LIBS) $(LIBS_$(BACKEND))
+	@$(CXX) @$(BUILD)/flags $(filter %.o,$^) -o $@ $(CATCH2_LIBS) @$(BUILD)/libs
 
 # These files compile slowly and their speed matters little: tests, and the host code around the kernels, which take
 # almost all of a step's time. It has -O1 where it reads or writes data, else -Og, which compiles faster.
@@ -155,7 +159,10 @@ $(BUILD)/flags: $(ALWAYS) | $(SETUP_FIRST)
 $(BUILD)/compilers: $(ALWAYS) | $(SETUP_FIRST)
 	$(call keep,$(CXX) $(CU_$(BACKEND)))
 $(BUILD)/mpi: $(ALWAYS) | $(SETUP_FIRST)
-	$(call keep,$(MPI_INCLUDE))
+	$(call keep,$(MPI_INCLUDE),echo "  $(NAME)  $(call MPI,name)")
+# What the linker is called with. A change links everything.
+$(BUILD)/libs: $(ALWAYS) | $(SETUP_FIRST)
+	$(call keep,$(LIBS_$(BACKEND)))
 # The source version, for --version and each run's config.json: the newest version in CHANGELOG.md, and the commit.
 build/version: $(ALWAYS)
 	$(call keep,$$(sed -n "s/^## \([0-9][0-9.]*\).*/\1/p" CHANGELOG.md | head -1)$\

@@ -84,8 +84,9 @@ int detail::usable_processors() {
 namespace {
 
 std::atomic<int>& count() {
-    static std::atomic<int> threads = detail::bounded_threads(detail::usable_processors(), std::getenv("TEON_THREADS"),
-                                                              std::getenv("OMP_NUM_THREADS"));
+    static std::atomic<int> threads =
+        detail::bounded_threads(detail::usable_processors(), std::getenv("TEON_THREADS"),
+                                std::getenv("OMP_NUM_THREADS"), std::getenv("SLURM_CPUS_PER_TASK"));
     return threads;
 }
 
@@ -238,7 +239,8 @@ void detail::parallel_for(int64_t n, int64_t chunk, const std::function<void(int
     for (int64_t i = 0; i < n; ++i) body(i);
 }
 
-int detail::bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads) {
+int detail::bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads,
+                            const char* slurm_cpus_per_task) {
     int threads = std::min(processors, kMostThreads);
     const auto bound = [&](const char* text) {
         int limit = 0;
@@ -249,7 +251,7 @@ int detail::bounded_threads(int processors, const char* teon_threads, const char
     };
     CHECK(teon_threads == nullptr || bound(teon_threads), "TEON_THREADS is \"{}\"; it must be a positive integer",
           teon_threads);
-    if (omp_num_threads != nullptr) bound(omp_num_threads);
+    if (const char* text = omp_num_threads ? omp_num_threads : slurm_cpus_per_task) bound(text);
     return threads;
 }
 

@@ -16,13 +16,15 @@ int usable_processors();
 
 // Returns the number of threads for that many processors, bounded by the values of TEON_THREADS and OMP_NUM_THREADS
 // (null: not set). Other programs read OMP_NUM_THREADS too: a list counts by its first number ("4,2": 4), and other
-// text is ignored.
-int bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads);
+// text is ignored. Without OMP_NUM_THREADS, a Slurm task has at most SLURM_CPUS_PER_TASK.
+int bounded_threads(int processors, const char* teon_threads, const char* omp_num_threads,
+                    const char* slurm_cpus_per_task = nullptr);
 
 }  // namespace detail
 
 // Returns the number of threads that parallel_for uses, including the caller: the processors that the process's
-// affinity and its container's limit allow, but at most TEON_THREADS and OMP_NUM_THREADS if they are set. Throws Error
+// affinity and its container's limit allow, but at most TEON_THREADS and OMP_NUM_THREADS if they are set. Without
+// OMP_NUM_THREADS, a Slurm task has at most SLURM_CPUS_PER_TASK. Throws Error
 // if TEON_THREADS is not a positive integer.
 int thread_count();
 

@@ -54,9 +54,10 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty() || !fs::exists(fs::path(folder) / "train.bin", error), "{}/train.bin: {}", folder,
                 kBareTokens);
-    CHECK_USAGE(!paths.empty(),
-                "{}: no shard *_{}_*.bin in this folder; name the files, or make them with scripts/prepare.py", folder,
-                split);
+    CHECK_USAGE(
+        !paths.empty(),
+        "{}: no shard *_{}_*.bin or *_{}.bin in this folder; name the files, or make them with scripts/prepare.py",
+        folder, split, split);
     return paths;
 }
 
@@ -125,7 +126,7 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
 }
 
 std::string split_in_name(const std::string& path) {
-    const std::string name = fs::path(path).filename().string();
+    const std::string name = fs::path(path).stem().string() + "_";  // llm.c's tiny_shakespeare_train.bin, too
     const size_t train = name.rfind("_train_");
     const size_t val = name.rfind("_val_");
     if (train == val) return "";  // neither

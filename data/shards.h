@@ -41,8 +41,9 @@ struct ShardInfo {
 // the number of tokens.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
 
-// Returns "train" or "val" according to the last "_train_" or "_val_" in a shard's file name: x_train_val_000000.bin,
-// the validation shard of a text x_train, is "val". Returns "" if the name has neither.
+// Returns "train" or "val" according to the last "_train" or "_val" in a shard's file name that "_" or ".bin" follows:
+// x_train_val_000000.bin, the validation shard of a text x_train, is "val", as is tiny_shakespeare_val.bin. Returns ""
+// if the name has neither.
 std::string split_in_name(const std::string& path);
 
 // Returns the shards of a folder, file, glob or comma-separated list of these, each once, sorted by path. A folder

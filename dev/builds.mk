@@ -48,7 +48,7 @@ check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report r
 # Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries.
 BUNDLED := $(FIRST:%=build/cuda-bundle/%)
 $(BUNDLED) &: FORCE | $(SETUP_FIRST)
-	$(call inner,$(BUNDLED)) BACKEND=cuda MPI_INCLUDE= MPI_LIBS= WITHOUT=-l:libnccl.so% CUDA_ARCH='$(ARCH_all)' \
+	$(call inner,$(BUNDLED)) BACKEND=cuda MPICC=none WITHOUT=-l:libnccl.so% CUDA_ARCH='$(ARCH_all)' \
 	    NVCC_EXTRA=-DTEON_WITHOUT_NCCL EXTRA='-static-libstdc++ -static-libgcc'
 gpu-bundle: $(BUNDLED) build/corpus/manifest.json  ## Pack gpu-first for a machine without nvcc (build/gpu-first.tar.xz)
 	@dev/gpu_bundle.sh build/cuda-bundle build/gpu-first.tar.xz

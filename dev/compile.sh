@@ -6,6 +6,7 @@
 #
 # MAKE_ID is the same for all calls of one make. The first counts the files, by asking make what it would do.
 set -euo pipefail
+trap 'exit 130' INT  # also if it comes while a program is about to end, after which bash would go on
 folder=$1 file=$2
 shift 2
 

@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Prepares a checkpoint for llama.cpp's converter:  scripts/export_gguf.py runs/NAME/step_00001000 --out FOLDER
+"""Writes a checkpoint as a file for llama.cpp:  scripts/export_gguf.py runs/NAME --out NAME.gguf
 
-FOLDER gets the model's files with a tokenizer as llama.cpp expects it: without the template that puts the first token
-before each text, because the converter recognizes a byte-level BPE by the SHA-256 of the tokens of a text of its own,
-and with add_bos_token, by which llama.cpp then adds that token itself; and generation_config.json. Then:
+Takes a checkpoint or a run, whose newest it takes. Names and metadata are those of llama.cpp's converter, but a
+tokenizer of one's own (prepare.py --tokenizer train:SIZE) needs no change there. What llama.cpp would compute
+otherwise, or divide into other tokens, is refused with the reason. Then:
 
-    python3 convert_hf_to_gguf.py FOLDER --outfile model.gguf
-
-The last line says under which name llama.cpp knows the tokenizer, or what a tokenizer of one's own needs.
+    llama-completion -m NAME.gguf -p "Once upon a time" -n 50
 """
 
 if __name__ == "__main__":
@@ -16,153 +14,142 @@ if __name__ == "__main__":
     startup.begin()
     from common import use_venv  # noqa: F401
 
-import hashlib
-import json
+import contextlib
+import math
 import os
 import pathlib
-import shutil
+import re
 import sys
 
 from common.arguments import Parser
-from common.written_files import replacing
+from common.run_folder import BadRun, find_checkpoint
 from teon_data.files import Failure, UsageError, need, read_json
-from teon_data.sentencepiece_model import sentencepiece_kind
+from teon_gguf import families, tokenizer
 
-# The text that llama.cpp's converter encodes, and the SHA-256 of the decimal list of its tokens for tokenizers of the
-# families here (github.com/ggml-org/llama.cpp, convert_hf_to_gguf_update.py and get_vocab_base_pre()).
-CHECK_TEXT = (
-    "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u200d🌫️ (multiple emojis concatenated) ✅ 🦙🦙 "
-    "3 33 333 3333 33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 ?我想在apple工作1314151天～ "
-    "------======= нещо на Български ''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? "
-    "'M not sure I'll make it, 'D you like some tea? We'Ve a'lL")
-KNOWN_HASHES = {"3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454": "gpt-2",
-                "0ef9807a4087ebef797fc749390439009c3b9eda9ad1a097abbe738f486c01e5": "llama-bpe",
-                "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea": "qwen2"}
-# The activation that llama.cpp computes for each model_type, whatever the file says: config.json's key and its values.
-ACTIVATIONS = {"gpt2": ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
-               **dict.fromkeys(("llama", "qwen2", "qwen3", "olmo2", "smollm3"), ("hidden_act", ("silu", "swish")))}
-MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
-TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
+TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
 
 
-def without_template(tokenizer):
-    """Removes what adds tokens to texts from the content of a tokenizer.json."""
-    processor = tokenizer.get("post_processor")
-    if processor and processor.get("type") == "TemplateProcessing":
-        tokenizer["post_processor"] = None
-    elif processor and processor.get("type") == "Sequence":
-        processor["processors"] = [part for part in processor["processors"] if part["type"] != "TemplateProcessing"]
-        if not processor["processors"]:
-            tokenizer["post_processor"] = None
-    return tokenizer
-
-
-def check_hash(path):
-    """Returns the hash by which llama.cpp's converter recognizes a tokenizer.json."""
-    model = need("tokenizers", "the hash of a tokenizer").Tokenizer.from_file(str(path))
-    return hashlib.sha256(str(model.encode(CHECK_TEXT).ids).encode()).hexdigest()
-
-
-def check_activation(path, config):
-    key, values = ACTIVATIONS.get(config.get("model_type"), (None, ()))
-    if key and config.get(key, values[0]) not in values:
-        raise UsageError(f"{path}: {key} is {config[key]}, but llama.cpp computes {values[0]} in every model of type "
-                         f"{config['model_type']}")
-
-
-def check_window(path, config):
-    """llama.cpp has no model whose layers all have a window: it would compute full attention."""
-    if config.get("sliding_window"):
-        raise UsageError(f"{path}: the model has a window of {config['sliding_window']} tokens, which llama.cpp "
-                         "ignores in some or all layers")
-
-
-def check_positions(path, config):
-    """llama.cpp rotates all layers of a SmolLM3 but each fourth, and computes YaRN's factor of queries and keys."""
-    rotated = config.get("no_rope_layers") or []
-    if rotated != [int((layer + 1) % 4 != 0) for layer in range(len(rotated))]:
-        raise UsageError(f"{path}: no_rope_layers is {rotated}, but llama.cpp does not rotate each fourth layer")
-    if (config.get("rope_scaling") or {}).get("rope_type") == "yarn":
-        raise UsageError(f"{path}: rope_type is yarn, whose attention_factor llama.cpp ignores")
-
-
-def export(checkpoint, out):
-    """Writes the folder `out`. Returns the line that says how llama.cpp knows the tokenizer."""
-    config = read_json(str(checkpoint / "config.json"), dict)
-    check_activation(checkpoint / "config.json", config)
-    check_window(checkpoint / "config.json", config)
-    check_positions(checkpoint / "config.json", config)
-    out.mkdir(parents=True)
-    for pattern in (*MODEL_FILES, *TOKENIZER_FILES):
-        for path in sorted(checkpoint.glob(pattern)):
-            link_or_copy(path, out / path.name)
-    tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id") if config.get(key) is not None}
-    write(out / "generation_config.json", {"_from_model_config": True, **tokens})
-    own = checkpoint / "tokenizer_config.json"
-    if not own.exists():
-        return "the checkpoint has no tokenizer that llama.cpp could read: the converter needs --no-vocab"
-    settings = read_json(str(own), dict)
-    settings["add_bos_token"] = "bos_token_id" in tokens
-    settings["add_eos_token"] = False
-    write(out / "tokenizer_config.json", settings)
-    if (checkpoint / "tokenizer.model").exists():  # the converter reads it first
-        return sentencepiece_line(checkpoint / "tokenizer.model")
-    # The hashes of some published tokenizers include the token that their own template puts first.
-    for path, edit in ((checkpoint / "tokenizer.json", without_template),
-                       (checkpoint / "tokenizer" / "tokenizer.json", lambda tokenizer: tokenizer)):
-        if not path.exists():
-            continue
-        write(out / "tokenizer.json", edit(read_json(str(path), dict)))
-        digest = check_hash(out / "tokenizer.json")
-        if digest in KNOWN_HASHES:
-            return f"llama.cpp knows this tokenizer as {KNOWN_HASHES[digest]} ({digest})"
-    write(out / "tokenizer.json", without_template(read_json(str(checkpoint / "tokenizer.json"), dict)))
-    digest = check_hash(out / "tokenizer.json")
-    return (f"llama.cpp does not know this tokenizer ({digest}): add to get_vocab_base_pre() of the converter the line "
-            f'if chkhsh == "{digest}": res = "NAME", where NAME is the pre-tokenizer that splits words as this '
-            'tokenizer does ("gpt-2" for one that prepare.py trained)')
-
-
-def sentencepiece_line(path):
-    """llama.cpp implements SentencePiece's BPE, and takes every tokenizer.model of a LLaMA for one."""
-    kind = sentencepiece_kind(path.read_bytes())
-    if kind != "bpe":
-        raise Failure(f"{path}: is a SentencePiece model of the kind {kind}; llama.cpp would read it as a BPE and give "
-                      "other tokens")
-    return "llama.cpp reads tokenizer.model, a SentencePiece BPE, without a hash"
-
-
-def link_or_copy(source, target):
+def library():
     try:
-        os.link(source.resolve(), target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
+        import gguf
+    except ImportError as error:
+        raise Failure(f"needs the Python package gguf ({error}): .venv/bin/pip install gguf==0.19.0") from error
+    return gguf
 
 
-def write(path, content):
-    with replacing(path) as file:
-        file.write(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+class Tensor:
+    """A tensor of the checkpoint, read when it is written."""
+
+    def __init__(self, gguf, name, shape, wanted, read):
+        self.name, self.read = name, read
+        matrix = len(shape) > 1 and not name.endswith("_norm.weight") and not name.startswith("position_embd")
+        self.type = gguf.GGMLQuantizationType[wanted.upper()] if matrix else gguf.GGMLQuantizationType.F32
+        block, size = gguf.GGML_QUANT_SIZES[self.type]
+        if shape[-1] % block:  # as the converter does
+            self.type, block, size = gguf.GGMLQuantizationType.F16, 1, 2
+        self.shape, self.bytes = shape, math.prod(shape) // block * size
+
+    def data(self, gguf, numpy):
+        values = numpy.ascontiguousarray(self.read(), dtype=numpy.float32)
+        with numpy.errstate(over="ignore"):
+            data = gguf.quants.quantize(values, self.type)
+        if self.type.name == "F16" and not numpy.isfinite(data).all():
+            raise Failure(f"{self.name}: holds {abs(values).max():.3g}, beyond the range of F16; give --type bf16")
+        return data
+
+
+def tensors_of(gguf, numpy, checkpoint, family, config, wanted):
+    """Returns the tensors in the checkpoint's order, those that llama.cpp wants beside them first."""
+    safetensors = need("safetensors", "a checkpoint's weights")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.arch], config[family.sizes["block_count"]])
+    tensors = []
+    if factors := families.rope_factors(config):
+        tensors.append(Tensor(gguf, "rope_freqs.weight", [len(factors)], wanted, lambda: numpy.array(factors)))
+    for path in sorted(checkpoint.glob("model*.safetensors")):
+        file = safetensors.safe_open(str(path), "numpy")
+        for name in file.keys():
+            known = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if known is None:
+                raise Failure(f"{path}: llama.cpp has no tensor for {name} in models of type {config['model_type']}")
+
+            def read(file=file, name=name):
+                return families.stored(family, config, name, file.get_tensor(name))
+
+            shape = file.get_slice(name).get_shape()
+            shape = shape[::-1] if name.endswith(family.transposed) else shape
+            tensors.append(Tensor(gguf, known, shape, wanted, read))
+    if not tensors:
+        raise UsageError(f"{checkpoint}: no model.safetensors")
+    return tensors
+
+
+def add_vocabulary(writer, gguf, checkpoint, family, config, vocabulary):
+    """Adds the tokenizer's tokens and settings, in the converter's order."""
+    has_scores = vocabulary.model == "llama"
+    if not vocabulary.first_blank and (has_scores or family.like_llama):
+        writer.add_add_space_prefix(False)
+    writer.add_tokenizer_model(vocabulary.model)
+    writer.add_tokenizer_pre(vocabulary.words)
+    texts, scores, kinds = zip(*vocabulary.pieces)
+    writer.add_token_list(texts)
+    if has_scores:
+        writer.add_token_scores(scores)
+    writer.add_token_types(kinds)
+    special = gguf.SpecialVocab(checkpoint, load_merges=not has_scores, n_vocab=len(texts))
+    # As ./generate puts it before each text. llama.cpp's defaults differ between tokenizers.
+    special.add_special_token = {"bos": config.get("bos_token_id") is not None, "eos": False}
+    special.add_to_gguf(writer, quiet=True)
+
+
+def export(checkpoint, out, wanted):
+    """Writes the file `out`. Returns lines on what it holds."""
+    config = read_json(str(checkpoint / "config.json"), dict)
+    family = families.family_of(checkpoint / "config.json", config)
+    vocabulary = tokenizer.vocabulary_of(checkpoint, config["vocab_size"])
+    gguf, numpy = library(), need("numpy", "a GGUF")
+    tensors = tensors_of(gguf, numpy, checkpoint, family, config, wanted)
+    writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[family.arch]])
+    for tensor in tensors:
+        writer.add_tensor_info(tensor.name, tensor.shape, numpy.float32, tensor.bytes, tensor.type)
+    writer.add_type(gguf.GGUFType.MODEL)
+    named = checkpoint.parent if re.fullmatch(r"step_\d+|best", checkpoint.name) else checkpoint
+    total, *_ = writer.get_total_parameter_count()
+    metadata = gguf.Metadata.load(None, named.resolve(), None, total)
+    metadata.size_label = metadata.size_label or gguf.size_label(total, total, 0, 0)
+    metadata.set_gguf_meta_model(writer)
+    families.add_metadata(writer, family, config, gguf.LlamaFileType[TYPES[wanted]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add_vocabulary(writer, gguf, checkpoint, family, config, vocabulary)
+    writer.write_header_to_file(out)
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in tensors:
+        writer.write_tensor_data(tensor.data(gguf, numpy))
+    writer.close()
+    return [f"{metadata.name}: {writer.arch}, {total:,} weights, {wanted}, {os.path.getsize(out) / 2**20:,.1f} MiB",
+            *(f"note: {note}" for note in vocabulary.notes)]
 
 
 def main(arguments=None):
     parser = Parser(__doc__)
-    parser.add_argument("checkpoint", type=pathlib.Path, help="a checkpoint's folder, runs/NAME/step_00001000")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write; it must not exist")
+    parser.add_argument("checkpoint", type=pathlib.Path, help="runs/NAME/step_00001000, or runs/NAME for the newest")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the file to write; it must not exist")
+    parser.add_argument("--type", choices=TYPES, default="f16",
+                        help="of matrices; the checkpoint has float32, q8_0 takes 8.5 bits a weight (default: f16)")
     options = parser.parse_args(arguments)
+    if options.out.exists():
+        raise UsageError(f"--out {options.out}: already exists; name another file")
+    checkpoint = pathlib.Path(find_checkpoint(options.checkpoint))
     staged = options.out.with_name(options.out.name + ".staged")
     try:
-        if not (options.checkpoint / "config.json").is_file():
-            raise UsageError(f"{options.checkpoint}: no config.json; give a checkpoint, runs/NAME/step_00001000")
-        if options.out.exists():
-            raise UsageError(f"--out {options.out}: already exists; name another folder")
-        shutil.rmtree(staged, ignore_errors=True)
-        print(export(options.checkpoint, staged))
+        lines = export(checkpoint, staged, options.type)
         staged.rename(options.out)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            staged.unlink()
+    print("\n".join(lines))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(startup.exit_code(main, {Failure: 1, UsageError: 2}))
+    sys.exit(startup.exit_code(main, {Failure: 1, UsageError: 2, BadRun: 2}))

@@ -26,11 +26,11 @@ from common.arguments import Parser as ArgumentParser
 
 try:
     from common.startup import complain, exit_code, printable
-    from teon_data import shards, tokenizer_folder
+    from teon_data import file_plan, shards, tokenizer_folder
     from teon_data.files import Failure, UsageError, counted, quantity
     from teon_data.interrupts import handle
     from teon_data.pipeline import Run, reasons
-    from teon_data.sources import check_name, hub_data
+    from teon_data.sources import check_name, hub_data, open_source
     from teon_data.workers import Job
 except ImportError as missing:
     sys.exit(f"prepare: error: {missing}; `make setup` installs it into .venv")
@@ -77,7 +77,7 @@ def parse(arguments):
     parser = Parser("Turn text into token shards.", prog="prepare.py", epilog=EXAMPLES)
     add = parser.add_argument
     add("source", nargs="+", help="fineweb, or files of text (see below)")
-    add("--out", required=True, metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
+    add("--out", metavar="FOLDER", help="folder for the shards, manifest.json and tokenizer/")
     add("--name", help="name of the shards: NAME_val_000000.bin, NAME_train_000001.bin, ... (default fineweb, "
                        "edu_fineweb or the first file's name)")
     add("--tokenizer", default="gpt2", metavar="T",
@@ -94,6 +94,14 @@ def parse(arguments):
     add("--val-tokens", type=count, metavar="N",
         help="tokens in the validation shard, the first of the stream; 0 for none (default: a full shard, or a tenth "
              "of a text that does not fill two)")
+    add("--split", metavar="NAME",
+        help="the split of the input to train on, or all for one text (default: train; if file or folder names, or a "
+             "data set's own files, tell splits, validation on the validation split, else on the test split)")
+    add("--val-from", metavar="PATH", action="append",
+        help="file, folder or glob of the validation text; not trained on if it is in the input. Can be repeated")
+    add("--drop-validation-duplicates", action="store_true",
+        help="leave documents out of the training text that are also in the validation text (exact duplicates)")
+    add("--list", action="store_true", help="print what would be read, each file with its rows, and end")
     add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
         help="train:SIZE learns from the first N bytes of the input's text (default 256Mi)")
@@ -107,7 +115,9 @@ def parse(arguments):
     options = parser.parse_args(arguments)
 
     tokenizer_folder.check_name(options.tokenizer, options.bpe_dir, options.delimiter)
-    check_name(options.out)
+    if not (options.out or options.list):
+        raise UsageError("the following arguments are required: --out (see prepare.py --help)")
+    check_name(options.out or "")
     name = options.name or default_name(options.source[0])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"--name '{name}': use only letters, digits, '.', '_' and '-'")
@@ -115,10 +125,12 @@ def parse(arguments):
         raise UsageError(f"--name {name}: has {len(name)} characters; at most 200")
     if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
         raise UsageError("--shard-tokens, --val-tokens: a shard has at most 2^31 - 1 tokens")
-    return Job(tuple(options.source), os.path.normpath(options.out), name, options.tokenizer, options.bpe_dir,
-               options.delimiter, options.text_field, options.txt_documents == "line", options.shard_tokens,
-               options.val_tokens, options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
-               options.delete_downloads, options.lossy)
+    return Job(tuple(options.source), options.out and os.path.normpath(options.out), name,
+               options.tokenizer, options.bpe_dir, options.delimiter, options.text_field,
+               options.txt_documents == "line", options.shard_tokens, options.val_tokens,
+               options.max_tokens, options.train_bytes, options.unit_bytes, options.workers,
+               options.delete_downloads, options.lossy, options.split, options.val_from and tuple(options.val_from),
+               options.drop_validation_duplicates, options.list)
 
 
 def default_name(source):
@@ -131,9 +143,24 @@ def default_name(source):
     return re.sub(r"([_-](train|val))+$", "", name) or "text"  # a shard's name states its own split
 
 
+def notice(line):
+    complain(line, "prepare")
+
+
+def list_source(job):
+    source = open_source(job)
+    for line in source.notes:
+        notice(line)
+    for line in file_plan.listing(source):
+        print(printable(line))
+    return 0
+
+
 def prepare(arguments):
     job = parse(arguments)
-    run = Run(job, notice=lambda line: complain(line, "prepare"))
+    if job.list_only:
+        return list_source(job)
+    run = Run(job, notice=notice)
     began = time.monotonic()
     manifest, made_now = run.execute()
     seconds = time.monotonic() - began
@@ -145,10 +172,20 @@ def prepare(arguments):
         f"{counted(len(manifest['shards']), 'shard')} of {'uint16' if manifest['token_bytes'] == 2 else 'uint32'} in "
         f"{job.out}; {counted(bad, 'bad row')}{reasons(manifest['bad_rows'])}"))
     if made_now:
+        report_duplicates(manifest)
         print(f"{counted(run.made, 'unit')} tokenized in {seconds:.1f} s by {counted(job.workers, 'worker')}")
     if all(shard["split"] == "val" for shard in manifest["shards"]):
         print(f"all tokens are validation tokens; for training tokens, remove {job.out} and reduce --val-tokens")
     return 0
+
+
+def report_duplicates(manifest):
+    if left_out := manifest["rows_in_validation"]:
+        notice(f"{counted(left_out, 'document')} left out, which the validation text has, too")
+    if repeated := sum(shard.get("documents_in_validation", 0) for shard in manifest["shards"]):
+        own = any("split" in file for file in manifest["source"]["files"])
+        notice(f"documents for training that are also in the validation shards: {repeated:,}"
+               f"{'; --drop-validation-duplicates leaves them out' if own else ''}")
 
 
 def verify(arguments):

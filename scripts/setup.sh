@@ -5,6 +5,8 @@
 #   scripts/setup.sh packages   compiler and libraries, by apt-get (with sudo unless root)
 #   scripts/setup.sh venv       .venv with scripts/requirements.txt, for plots and tokenizers
 #   scripts/setup.sh mpi        OpenMPI, for several ranks on CPUs (build again afterwards)
+#   scripts/setup.sh slurm      Slurm and munge, for test/slurm.sh
+#   scripts/setup.sh arm64      a cross compiler and qemu, for test/arm64.sh
 #   scripts/setup.sh dev        clang-format, clang-tidy and ruff, for `make format`, `make tidy`, `make lint`;
 #                              clang and debootstrap (as root), for test/compile_systems.sh
 #   scripts/setup.sh check      installs nothing; fails and names the missing packages if building would fail
@@ -141,7 +143,10 @@ venv() {
 case "${1:-all}" in
 packages) packages ;;
 venv) venv ;;
-mpi) { command -v mpicxx && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
+mpi) { command -v mpicc && command -v mpirun; } >/dev/null || install_packages libopenmpi-dev openmpi-bin ;;
+slurm) { command -v munged && command -v slurmctld; } >/dev/null || install_packages slurm-wlm munge ;;
+arm64) { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64-static && command -v debootstrap; } >/dev/null ||
+    install_packages g++-aarch64-linux-gnu qemu-user-static debootstrap ;;
 dev)
     status=0
     venv

@@ -1,10 +1,14 @@
 #include "train/run.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <thread>
 
 #include "base/gpus.h"
@@ -16,6 +20,7 @@
 #include "plan/description.h"
 #include "plan/memory.h"
 #include "plan/report.h"
+#include "runtime/cuda/exchange.h"
 #include "runtime/cuda/host_memory.h"
 #include "train/eval_only.h"
 #include "train/loop.h"
@@ -30,7 +35,9 @@ std::string default_run_folder(const Options& o) {
     std::time_t now = std::time(nullptr);
     char stamp[32];
     std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", std::localtime(&now));
-    return fmt::format("runs/{}-{}-{}", o.model, name_of(o.optimizer.method), stamp);
+    const char* const job = std::getenv("SLURM_JOB_ID");  // jobs of an array begin in the same second
+    return fmt::format("runs/{}-{}-{}{}", o.model, name_of(o.optimizer.method), stamp,
+                       job ? fmt::format("-{}", job) : "");
 }
 
 std::optional<DType> dtype_named(std::string_view name) {
@@ -203,19 +210,43 @@ int run(const ModelFamily& family, int argc, const char* const* argv, StopReques
     return 0;
 }
 
-// Prints the error. Ranks above 0 wait first: they mostly have the same error as rank 0, and the launcher ends them
-// when rank 0 ends. They wait longer after a usage error, when waiting does no harm.
-void report_error(const ModelFamily& family, const std::exception& error) {
-    std::string rank;
+// srun ends the other ranks by SIGTERM when one fails, and ends with the largest of their statuses. Call it in the main
+// thread, which the system prefers to the one that waits for signals.
+void end_with_2_by_sigterm() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    std::signal(SIGTERM, [](int) { _exit(2); });
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// Prints the error and returns the status. Ranks mostly have the same error, which one is to print. Over MPI they agree
+// which one, unless a rank does not come; else ranks above 0 wait for the launcher to end them when rank 0 ends. They
+// wait longer after a usage error, when waiting does no harm.
+int report_error(const ModelFamily& family, const std::exception& error, int status) {
+    Launch launch;
     try {
-        if (const Launch launch = launch_from_environment(); launch.rank > 0) {
-            rank = fmt::format("rank {}: ", launch.rank);
-            const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr;
-            std::this_thread::sleep_for(std::chrono::seconds(usage ? 10 : 1));
-        }
+        launch = launch_from_environment();
     } catch (const UsageError&) {  // the environment is the error that is reported
     }
-    print_error(error_line(family.program(), rank + message_of(error)));
+    const std::string rank = launch.rank > 0 ? fmt::format("rank {}: ", launch.rank) : "";
+    const std::string line = error_line(family.program(), rank + message_of(error));
+    if (launch.size > 1) {
+        const auto patience = std::chrono::seconds(status == 2 || launch.mpi ? 10 : 1);
+        std::thread report_late([=] {
+            std::this_thread::sleep_for(patience);
+            print_error(line);
+            std::_Exit(status);
+        });
+        if (launch.by == "srun" && status == 2) end_with_2_by_sigterm();
+        const bool reported = report_over_mpi(launch, status, [&] { print_error(line); });
+        if (!reported && launch.rank > 0) report_late.join();
+        report_late.detach();
+        if (reported) return status;
+    }
+    print_error(line);
+    if (launch.by == "srun") std::this_thread::sleep_for(std::chrono::seconds(1));  // until the others wait
+    return status;
 }
 
 }  // namespace
@@ -228,12 +259,8 @@ int train_main(const ModelFamily& family, int argc, const char* const* argv) {
         if (status >= 0) return status;
         std::fflush(nullptr);
         end_by_signal(-status);
-    } catch (const UsageError& error) {
-        report_error(family, error);
-        return 2;
-    } catch (const std::exception& error) {
-        report_error(family, error);
-        return 1;
+    } catch (const UsageError& error) { return report_error(family, error, 2); } catch (const std::exception& error) {
+        return report_error(family, error, 1);
     }
 }
 

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import unittest
 
-from testing import ROOT, Case
+from testing import PATIENCE, ROOT, Case
 
 PROGRAM = ROOT / "gpusim/model-gpu"
 LIBRARIES = ROOT / "build/model-gpu"
@@ -17,7 +17,7 @@ def nvcc():
 
 class ModelGpuTest(Case):
     def run_model(self, *words, expect=0):
-        return self.call(PROGRAM, f"--libraries={LIBRARIES}", *words, expect=expect, timeout=300)
+        return self.call(PROGRAM, f"--libraries={LIBRARIES}", *words, expect=expect)
 
     def test_wrong_options_end_with_one_line(self):
         for words, why in ((("--sanitise=race", "true"), "there is no option --sanitise=race; --help lists them"),
@@ -50,7 +50,7 @@ class ModelGpuTest(Case):
         program = self.folder / "three_faults"
         self.call(nvcc(), "-std=c++17", "-cudart", "shared", "-lineinfo", "--no-compress", "--expt-relaxed-constexpr",
                   "-gencode", "arch=compute_80,code=compute_80", "-o", program,
-                  ROOT / "gpusim/examples/three_faults.cu", timeout=300)
+                  ROOT / "gpusim/examples/three_faults.cu")
         for order in ("forward", "reverse", "random:1"):
             right = self.run_model(f"--order={order}", program, "right")
             self.assertEqual(right.stdout, "4004\n")
@@ -63,14 +63,14 @@ class ModelGpuTest(Case):
                     ("shared", "4 bytes at byte 512 of shared memory, of which the block has 512", 1)):
                 with self.subTest(fault=fault, order=order):
                     result = subprocess.run([PROGRAM, f"--libraries={LIBRARIES}", f"--order={order}", program, fault],
-                                            text=True, capture_output=True, timeout=300)
+                                            text=True, capture_output=True, timeout=PATIENCE)
                     self.assertIn("alarm: kernel ", result.stderr)
                     self.assertIn(words, result.stderr)
                     self.assertIn("three_faults.cu:", result.stderr)
                     # The race changes the sums in some orders, and then the program ends with 1 of its own.
                     self.assertIn(result.returncode, (status, 1), result.stderr)
         unasked = subprocess.run([PROGRAM, f"--libraries={LIBRARIES}", "--sanitize=bounds,sync", program, "race"],
-                                 text=True, capture_output=True, timeout=300)
+                                 text=True, capture_output=True, timeout=PATIENCE)
         self.assertNotIn("alarm: ", unasked.stderr)
         self.assertIn("checked: bounds, sync", unasked.stderr)
         self.assertIn("it lists some of race, init, bounds, sync",

@@ -16,7 +16,7 @@ def damaged(path, kind, error):
     """Returns the Failure for a file that cannot be read to its end."""
     if isinstance(error, OSError) and error.strerror:
         return Failure(f"{path}: {error.strerror}")
-    return Failure(f"{path}: damaged or not a {kind} file ({first_line(error)})")
+    return Failure(f"{path}: damaged or not {'an' if kind[0] in 'aA' else 'a'} {kind} file ({first_line(error)})")
 
 
 # ---- Fields
@@ -58,6 +58,11 @@ def values(batch, name):
         column = batch.column(top)
         for inner in path:
             column = column.flatten()[column.type.get_field_index(inner)]
+    if pa.types.is_dictionary(column.type):  # pyarrow cannot cast one of views, polars' Categorical
+        words = column.dictionary.cast(pa.large_binary()).to_pylist()
+        for place in column.indices:
+            yield words[place.as_py()] if place.is_valid else None
+        return
     for begin in range(0, len(column), BATCH_ROWS):
         yield from column[begin:begin + BATCH_ROWS].cast(pa.large_binary()).to_pylist()
 

@@ -1,12 +1,16 @@
-"""Compressed text files: .gz and .zst, of several members or frames, with any window. A file that ends early raises
-EOFError, damage OSError or zlib.error."""
+"""Compressed text files: .gz, .zst, .bz2 and .xz, of several members or frames, with any window. A file that ends early
+raises EOFError, damage OSError, zlib.error or lzma.LZMAError."""
 
+import bz2
 import gzip
 import io
+import lzma
+import zlib
 
 from .files import first_line, need
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+DAMAGES = (OSError, EOFError, zlib.error, lzma.LZMAError)
 READ_BYTES = 1 << 20    # buffer of every file
 FRAME_BYTES = 1 << 14   # compressed bytes at a time: all that they expand to is in memory
 MAX_WINDOW = 1 << 31    # `zstd --long=31`; the library's own limit is 2^27
@@ -50,4 +54,6 @@ def opened(raw, compression):
     """Returns the text of an open file as a stream."""
     if not compression:
         return raw
-    return io.BufferedReader(gzip.GzipFile(fileobj=raw) if compression == "gzip" else ZstdStream(raw), READ_BYTES)
+    stream = {"gzip": lambda: gzip.GzipFile(fileobj=raw), "zstd": lambda: ZstdStream(raw),
+              "bzip2": lambda: bz2.BZ2File(raw), "xz": lambda: lzma.LZMAFile(raw)}[compression]()
+    return io.BufferedReader(stream, READ_BYTES)

@@ -2,13 +2,12 @@
 
 import collections
 import json
-import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from .columns import arrow_values, csv_values, damaged, open_parquet, parquet_values
-from .compression import READ_BYTES, opened
+from .compression import DAMAGES, READ_BYTES, opened
 
 PIECE_BYTES = 1 << 20  # a long text is tokenized in pieces of this size, to update the progress bar
 BOM = b"\xef\xbb\xbf"
@@ -116,8 +115,9 @@ class Reader:
                 "txt": self._txt_lines if self.options.txt_lines else self._txt}[unit.kind]
         try:
             yield from read(unit, rows)
-        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-            raise damaged(unit.path, (unit.compression + " " + unit.kind).strip(), error) from error
+        except (*DAMAGES, pa.ArrowException) as error:
+            kind = {"arrow": "Arrow"}.get(unit.kind, unit.kind)
+            raise damaged(unit.path, (unit.compression + " " + kind).strip(), error) from error
 
     def extent(self):
         """Returns (input bytes in the unit, whether it is its file's last), after all its documents were read."""
@@ -141,7 +141,7 @@ class Reader:
 
     def _jsonl(self, unit, rows):
         for line in self._lines(unit):
-            text = None if line.isspace() else decode(line, rows)
+            text = None if line.isspace() else decode_line(line, rows)
             if text is None:
                 continue
             rows["good"] -= 1  # decode() counted the line; its content decides
@@ -151,7 +151,9 @@ class Reader:
                 rows["not JSON"] += 1
                 continue
             value = value_of(row, self.options.text_field)
-            if value is None:
+            if isinstance(row, list):
+                rows["array"] += 1
+            elif value is None:
                 rows["null"] += 1
             elif not (isinstance(row, dict) and isinstance(value, str)):
                 rows["not text"] += 1
@@ -221,6 +223,18 @@ class Reader:
         if self.file:
             self.file.close()
         self.open_path = self.file = None
+
+
+def text_keys(path, compression):
+    """Returns the keys of the first line of a .jsonl file whose values are texts, [] if it has none."""
+    stream = LineStream(path, compression)
+    try:
+        row = json.loads(stream.line())
+    except (*DAMAGES, ValueError, RecursionError):
+        return []
+    finally:
+        stream.close()
+    return [key for key, value in row.items() if isinstance(value, str)] if isinstance(row, dict) else []
 
 
 def value_of(row, field):

@@ -25,13 +25,17 @@ def training_texts(job, source, notice):
 
 def first_texts(job, source):
     """Yields the texts of the input in order; a text file that is one document in pieces."""
+    return (text for text, _ in documents_of(job, source, len(source.files)))
+
+
+def documents_of(job, source, files):
+    """Yields (text, begins) of the first `files` files: a piece of a text, and whether it begins a document."""
     with contextlib.closing(Reader(job.read_options(cuttable=True))) as reader:
-        for index, file in enumerate(source.files):
+        for index, file in enumerate(source.files[:files]):
             while (path := source.local_path(index)) is None:
                 time.sleep(0.2)
             for unit in units(index, path, file, reader.options):
-                for text, _ in reader.documents(unit, collections.Counter()):
-                    yield text
+                yield from reader.documents(unit, collections.Counter())
                 if reader.extent()[1]:
                     break
 

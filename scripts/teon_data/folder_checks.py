@@ -5,15 +5,23 @@ import os
 import time
 
 from .files import Failure, UsageError
-from .sources import LocalSource
+from .sources import open_source
 
 MOST_UNITS, MOST_SHARDS = 100_000, 10_000
 BYTES_OF_TOKEN = 4  # about, of text
 LOCK_PATIENCE = 10  # seconds until the workers of a killed run must have ended
 
 
-def check_counts(job, files):
-    """Refuses options that divide the input into so many units or shards that it would take days, before any work."""
+def check_counts(job, source):
+    """Refuses options that divide the input into so many units or shards that it would take days, before any work, and
+    those that only a validation text of its own has, or has not."""
+    files = source.files
+    if source.val_files and job.val_tokens is not None:
+        raise UsageError(f"--val-tokens {job.val_tokens}: the validation text is {source.files[0].path}"
+                         f"{', ...' if source.val_files > 1 else ''}, all of it; leave the option out, or choose the "
+                         "training text alone with --split")
+    if job.drop_validation_duplicates and not source.val_files:
+        raise UsageError("--drop-validation-duplicates: needs a validation text of its own; name it with --val-from")
     text = sum(file.size for file in files if file.kind in ("txt", "jsonl"))  # units of tables have a part at least
     if text > MOST_UNITS * job.unit_bytes:
         raise UsageError(f"--unit-bytes {job.unit_bytes}: divides this input into {text // job.unit_bytes:,} units; "
@@ -40,7 +48,7 @@ def compare_options(job, recorded, what):
 def compare_files(job, recorded):
     """Refuses local files that have changed since the folder was completed. Missing files are accepted."""
     try:
-        found = [(file.path, file.size) for file in LocalSource(job.inputs).files]
+        found = [(file.path, file.size) for file in open_source(job).files]
     except UsageError:
         return
     compare_list(job, [file["file"] for file in recorded], [path for path, _ in found])

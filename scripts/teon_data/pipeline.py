@@ -18,24 +18,27 @@ import time
 
 from common.written_files import sync_folder
 
-from . import VERSION, folder_checks, round_trip, tokenizer_folder
+from . import VERSION, duplicates, file_plan, folder_checks, round_trip, tokenizer_folder
 from . import tokenizer as tokenizers
 from .batches import Advance, Note
+from .documents import text_keys
 from .files import Failure, WrongOption, check_shape, read_json, write_json
 from .first_texts import sample_texts, training_texts
 from .interrupts import raise_received
 from .progress import Progress
-from .shards import ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
+from .shard_plan import next_shard
+from .shards import BAD_REASONS, ROW_COUNTS, SHARD, Part, read_manifest, token_dtype
 from .sources import open_source, units
 from .workers import Join, Pool, Tokenize
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 AHEAD = 64          # units begun, per worker, before the earliest unfinished one
 NAMED_TEXTS = 20    # that are left out; further ones are only counted
+OBJECTS = "write one JSON object per line, as in: jq -c '.[]' OLD > NEW"
 CURES = {  # reason of bad rows: advice
     "null": "choose another column with --text-field", "not text": "choose another column with --text-field",
     "invalid UTF-8": "convert it, as in: iconv -f LATIN1 -t UTF-8 OLD > NEW",
-    "not JSON": "write one JSON object per line",
+    "not JSON": OBJECTS, "array": OBJECTS,
     "special token": "choose a tokenizer or a --delimiter that this text does not spell",
     "not tokenized": "choose another tokenizer",
     "NUL bytes": "it is not text; if it is UTF-16, convert it, as in: iconv -f UTF-16 -t UTF-8 OLD > NEW"}
@@ -117,15 +120,16 @@ class Run:
             check_shape(state, STATE, self.state_path)
             folder_checks.compare_options(job, state["options"], "an unfinished set of shards")
         downloads = os.path.join(self.folder, "downloads") if job.delete_downloads else None
-        self.source = open_source(job.inputs, state and state["source"].get("revision"), downloads)
+        self.source = open_source(job, state and state["source"].get("revision"), downloads)
         files = [[file.path, file.size, file.mtime_ns] for file in self.source.files]
+        if not state:
+            folder_checks.check_counts(job, self.source)
         for note in self.source.notes:
             self.notice(note)
         folder = os.path.join(job.out, "tokenizer")
         if state:
             loaded = tokenizers.load(folder)
         else:
-            folder_checks.check_counts(job, self.source.files)
             description = tokenizer_folder.create(folder, job.tokenizer, job.bpe_dir, job.delimiter,
                                                   training_texts(job, self.source, self.notice))
             loaded = tokenizers.load(folder)
@@ -135,6 +139,8 @@ class Run:
             round_trip.check(loaded, round_trip.sample(sample_texts(job, self.source)), job.lossy, self.notice)
             shutil.rmtree(self.parts_folder)
             os.makedirs(self.parts_folder)
+            if job.drop_validation_duplicates:
+                duplicates.save_validation_texts(job, self.source, self.folder)
             state = {"version": STATE_VERSION, "options": job.identity(), "source": self.source.facts, "files": files,
                      "tokenizer": description, "next_shard": 0, "frontier": [0, 0, 0], "shards": [], "consumed": 0,
                      "rows": dict.fromkeys(ROW_COUNTS, 0)}
@@ -143,6 +149,7 @@ class Run:
         self.dtype = token_dtype(self.tokenizer["vocab_size"])
         self.options = job.read_options(loaded.cuttable)
         folder_checks.accept_inputs(job, state, files, self.parts_folder)
+        self.files = file_plan.described(self.source)
         write_json(self.state_path, state)
         self._gather_parts()
 
@@ -200,17 +207,30 @@ class Run:
             self.rows.update(dict(zip(ROW_COUNTS, part.rows)))
             self.next_part = successor(part)
             if part.last:
-                self._check_rows(self.source.files[part.file].path)
+                self._check_rows(self.source.files[part.file])
+                self._check_validation(part)
         self.ended = self._chain_suffices()
 
-    def _check_rows(self, path):
+    def _check_rows(self, file):
         """Refuses input with more bad rows than good ones, at the end of the file that tips the balance."""
         bad = {reason: self.rows[reason] for reason in CURES}
         if sum(bad.values()) > self.rows["good"]:
             most = max(bad, key=bad.get)
-            raise WrongOption(f"{path}: more bad rows than good ones ({sum(bad.values()):,} of "
+            raise WrongOption(f"{file.path}: more bad rows than good ones ({sum(bad.values()):,} of "
                               f"{self.rows.total():,} so far{reasons(bad)}; --text-field is '{self.job.text_field}'); "
-                              f"{CURES[most]}")
+                              f"{CURES[most]}{self._keys(file) if most in ('null', 'not text') else ''}")
+
+    def _keys(self, file):
+        """Returns the keys of a .jsonl file's first line, as parquet's and Arrow's columns are named."""
+        path = self.source.local_path(self.source.files.index(file))
+        keys = text_keys(path, file.compression) if file.kind == "jsonl" and path else []
+        return f" (keys with text: {', '.join(keys)})" if keys else ""
+
+    def _check_validation(self, part):
+        """Refuses a validation text of its own without text, at the end of its last file."""
+        if part.file + 1 == self.source.val_files and not self.state["shards"] and not self.chain_tokens:
+            raise WrongOption(f"{self.source.files[0].path}: no text found for validation; choose another split with "
+                              "--split")
 
     def _chain_suffices(self):
         wanted = self.job.max_tokens
@@ -273,7 +293,7 @@ class Run:
 
     def _next_task(self, pool, joining):
         """Returns the next task of an idle worker: to join a shard, to tokenize a unit, or None for now."""
-        shard = None if joining else self._plan_shard()
+        shard = None if joining else next_shard(self)
         if shard or self.ended or self.failure or len(self.done) + len(pool.busy) >= AHEAD * self.job.workers:
             return shard
         try:
@@ -281,7 +301,7 @@ class Run:
         except Failure as failure:  # a file that cannot be divided into units; the units before it still count
             self._fail((len(self.source.files), 0), failure)
             return None
-        return unit and Tokenize(unit)
+        return unit and Tokenize(unit, unit.file < self.source.val_files)
 
     def _fail(self, key, failure):
         """Keeps the earliest failure. It is raised when all units before it are done, unless these suffice. Therefore a
@@ -289,47 +309,10 @@ class Run:
         if not self.failure or key < self.failure[0]:
             self.failure = (key, failure)
 
-    def _plan_shard(self):
-        """Returns the next shard as a Join, or None while some of its tokens are missing.
-
-        Without --val-tokens the first shard is for validation, as in llm.c, or a tenth of a text that does not fill two
-        shards.
-        """
-        job, index = self.job, self.state["next_shard"]
-        available = self.chain_tokens
-        if job.max_tokens is not None:
-            available = min(available, job.max_tokens - self.finished_tokens)
-        size = job.shard_tokens
-        if index == 0 and job.val_tokens is not None:
-            size = job.val_tokens
-        elif index == 0 and available < 2 * job.shard_tokens:
-            if not self.ended:
-                return None
-            size = available // 10
-        if index == 0 and size == 0:
-            self.state["next_shard"] = 1
-            return self._plan_shard()
-        if available < size and not self.ended:
-            return None
-        size = min(size, available)
-        if size == 0:
-            return None
-        pieces, left, skip = [], size, self.skip
-        for part in self.chain:
-            count = min(part.tokens - skip, left)
-            if count:
-                pieces.append((part, skip, count))
-            left -= count
-            skip = 0
-            if not left:
-                break
-        name = f"{job.name}_{'train' if index else 'val'}_{index:06d}.bin"
-        return Join(os.path.join(job.out, name), os.path.join(self.folder, "shard.staged"), pieces, size)
-
     def _record_shard(self, shard):
         """Moves the frontier to the end of a shard that is on disk under its final name."""
         state = self.state
-        state["shards"].append({"file": shard["file"], "split": "train" if state["next_shard"] else "val"} | shard)
+        state["shards"].append(shard)
         state["next_shard"] += 1
         self.finished_tokens += shard["tokens"]
         self.chain_tokens -= shard["tokens"]
@@ -359,20 +342,21 @@ class Run:
         state, tokenizer = self.state, self.tokenizer
         for part in self.chain:  # parts without tokens, and parts behind --max-tokens
             self._count_part(part)
-        self._check_rows(self.source.description)  # --max-tokens may have ended within a file
+        ended_in = min(self.next_part[0], len(self.source.files) - 1)  # within a file, if --max-tokens ended it
+        self._check_rows(self.source.files[ended_in])
         if not state["shards"]:
             raise WrongOption(f"{self.source.description}: no text found")
         tokens = sum(shard["tokens"] for shard in state["shards"])
         documents = sum(shard["documents"] for shard in state["shards"])
-        bad_rows = {name: count for name, count in state["rows"].items() if name != "good"}
-        files = [{"file": path, "bytes": size} for path, size, _ in state["files"]]
+        bad_rows = {name: count for name, count in state["rows"].items() if name in BAD_REASONS}
         manifest = {
             "tool": {"name": "prepare.py", "version": VERSION},
-            "source": self.source.facts | {"files": files},
+            "source": self.source.facts | {"files": self.files},
             "tokenizer": tokenizer, "vocab_size": tokenizer["vocab_size"], "delimiter": tokenizer["delimiter"],
             "token_bytes": self.dtype.itemsize,
             "tokens": tokens, "documents": documents,
-            "good_rows": state["rows"]["good"], "bad_rows": bad_rows, "shards": state["shards"],
+            "good_rows": state["rows"]["good"], "bad_rows": bad_rows,
+            "rows_in_validation": state["rows"]["in validation"], "shards": state["shards"],
             "options": state["options"]}
         write_json(self.manifest_path, manifest)
         shutil.rmtree(self.folder, ignore_errors=True)

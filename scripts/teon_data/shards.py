@@ -21,8 +21,8 @@ from .source_bytes import CORRECTION, clipped, write_corrections
 HEADER_BYTES = 1024
 FORMATS = {2: (20240520, 1), 4: (20240801, 7)}  # bytes per token: (magic, version)
 COPY_TOKENS = 1 << 20                           # tokens per block when shards are written or checked
-BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "NUL bytes", "special token", "not tokenized")
-ROW_COUNTS = ("good", *BAD_REASONS)
+BAD_REASONS = ("null", "not text", "invalid UTF-8", "not JSON", "array", "NUL bytes", "special token", "not tokenized")
+ROW_COUNTS = ("good", *BAD_REASONS, "in validation")
 SHARD = {"file": str, "split": str, "tokens": int, "documents": int, "sha256": str}
 MANIFEST = {"source": {"description": str}, "vocab_size": int, "delimiter": int, "token_bytes": int, "tokens": int,
             "documents": int, "bad_rows": {str: int}, "shards": [SHARD],
@@ -74,7 +74,7 @@ class Part:
     corrections: int  # after the tokens (source_bytes.py)
 
     HEADER = struct.Struct(f"<8s{5 + len(ROW_COUNTS)}q")
-    MAGIC = b"teonpar5"
+    MAGIC = b"teonpar6"
 
     @staticmethod
     def name(file, unit):
@@ -138,11 +138,12 @@ def corrections_path(shard):
     return shard.removesuffix(".bin") + ".bytes"
 
 
-def write_shard(path, staged, pieces, tokens, dtype, lengths):
+def write_shard(path, staged, pieces, tokens, dtype, lengths, hashes):
     """Joins `pieces`, a list of (part, first token, tokens), into a shard of `tokens` tokens. Its corrections, if any,
     go to a file beside it.
 
-    Returns its manifest entry without the split. Copies in blocks, so that memory does not depend on the shard's size.
+    Returns its manifest entry without the split. `hashes` gets its tokens (DocumentHashes). Copies in blocks, so that
+    memory does not depend on the shard's size.
     """
     digest = hashlib.sha256()
     documents = text_bytes = written = 0
@@ -170,6 +171,7 @@ def write_shard(path, staged, pieces, tokens, dtype, lengths):
                     text_bytes += int(lengths(block, previous).sum())
                     previous = int(block[-1])
                     digest.update(block)
+                    hashes.tokens(block)
                     out.write(block)
         entry = {"file": os.path.basename(path), "tokens": tokens, "documents": documents,
                  "bytes": HEADER_BYTES + tokens * dtype.itemsize, "text_bytes": text_bytes,

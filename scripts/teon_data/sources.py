@@ -9,26 +9,28 @@ input.
 import contextlib
 import glob
 import os
+import re
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from common.run_folder import visible
-
 from .columns import TEXT_SIZES
 from .compression import COMPRESSIONS
 from .documents import Unit
+from .file_plan import same_content
 from .files import HUB_NAME, Failure, UsageError, check_regular, counted, failing_as, first_line, hub_client
+from .folders import SHOWN, Folder
+from .splits import divide, split_of
 
 KINDS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".tsv": "csv",
          ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "txt"}
+PARQUET_CODECS = (".gzip", ".snappy", ".zstd", ".brotli", ".lz4")  # of its pages; pandas documents .parquet.gzip
 COMPRESSED_INSIDE = ("parquet", "arrow")
 # Files that are read if they are named, but not looked for in folders, where they are not the text.
 NAMED_KINDS = {".json": "jsonl"} | dict.fromkeys(
     (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go"), "txt")
 TOKEN_FILES = (".bin", ".npy", ".tiktoken")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-SHOWN_UNREAD = 3
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
 CONVERTED = "refs/convert/parquet"  # the hub's own branch with each dataset as CONFIG/SPLIT/NNNN.parquet
@@ -48,6 +50,8 @@ class InputFile:
 def kind_of(path, named=False):
     """Returns (kind, compression) by the file's name, or None for any other file. `named`: the user named the file."""
     stem, suffix = os.path.splitext(path.lower())
+    if stem.endswith(".parquet") and suffix in PARQUET_CODECS:
+        return "parquet", ""
     compression = COMPRESSIONS.get(suffix, "")
     ending = os.path.splitext(stem)[1] if compression else suffix
     kind = KINDS.get(ending)
@@ -64,22 +68,6 @@ def check_name(path):
         raise UsageError(f"{path}: its name is not UTF-8; rename it, as in: mv 'OLD' NEW") from None
 
 
-def unreadable(error):
-    raise error
-
-
-def files_below(folder):
-    """Yields the files below a folder, without what is hidden. Follows links, and enters each folder once."""
-    entered = set()
-    for place, below, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        below[:] = visible(below)
-        if (real := os.path.realpath(place)) in entered:
-            below.clear()
-            continue
-        entered.add(real)
-        yield from (os.path.join(place, name) for name in visible(names))
-
-
 def check_content(path, size):
     """Refuses a file that stands for another one."""
     if size < 1024:  # as every pointer
@@ -93,40 +81,67 @@ def unknown_kind(path):
         return UsageError(f"{path}: has tokens, not text. A training program reads shards of llm.c's layout as --data; "
                           "nanoGPT's train.bin has no header, so prepare the text that it was made from")
     return UsageError(f"{path}: unknown kind of file; use .parquet, .arrow, .csv, .jsonl, .json or a text such as "
-                      ".txt, .md or .py, all but the first two also with .gz or .zst")
+                      ".txt, .md or .py, all but the first two also with .gz, .zst, .bz2 or .xz")
+
+
+def found_files(item, notes):
+    """Returns [(path, split)] of a file, a folder or a glob. Adds to `notes` what is not read."""
+    if os.path.isdir(item):
+        folder = Folder(item, kind_of)
+        notes += folder.notes()
+        if not folder.files:
+            raise UsageError(f"{item}: no {', '.join(KINDS)} or .json.gz file in this folder; other kinds must be "
+                             "named")
+        found, top = folder.files, item
+    elif os.path.exists(item):
+        found, top = [(item, "")], os.path.dirname(item)
+    else:
+        paths = sorted(path for path in glob.glob(item, recursive=True) if os.path.isfile(path))
+        if not paths:
+            raise UsageError(f"{item}: no such file, and no file matches it as a pattern")
+        found, top = [(path, "") for path in paths], os.path.dirname(re.split(r"[*?\[]", item)[0])
+    return [(path, split or split_of(os.path.relpath(path, top or ".")) or split_of(os.path.basename(top)))
+            for path, split in found]
 
 
 class LocalSource:
-    """Files, folders (every file of a known kind below them, sorted) and globs (sorted), in the given order."""
+    """Files, folders (Folder) and globs (sorted), in the given order. The first `val_files` of `files` are a validation
+    text of its own: a split of the input, or `val_from`."""
 
-    def __init__(self, inputs):
-        paths = []
+    def __init__(self, inputs, split=None, val_from=(), drop_duplicates=False):
         self.notes = []  # for the user
-        for item in inputs:
-            if os.path.isdir(item):
-                every = sorted(files_below(item))
-                found = [path for path in every if kind_of(path)]
-                if not found:
-                    raise UsageError(f"{item}: no {', '.join(KINDS)} or .json.gz file in this folder; other kinds must "
-                                     "be named")
-                self._note_unread(item, [path for path in every if not kind_of(path)])
-            elif os.path.exists(item):
-                found = [item]
-            else:
-                found = sorted(path for path in glob.glob(item, recursive=True) if os.path.isfile(path))
-                if not found:
-                    raise UsageError(f"{item}: no such file, and no file matches it as a pattern")
-            paths += found
-        self.files = [self._describe(path) for path in paths]
+        found = [file for item in inputs for file in found_files(item, self.notes)]
+        training, validation, line = divide(found, split, val_from)
+        self.notes += [line] if line else []
+        if val_from:
+            validation = [path for item in val_from for path, _ in found_files(item, self.notes)]
+            training = self._without(validation, training)
+        if not training:
+            raise UsageError(f"--val-from has every file of {' '.join(inputs)}, none is left for training")
+        self.files = [self._describe(path) for path in validation + training]
+        self.val_files = len(validation)
+        self._name_equal_files(drop_duplicates)
         self.description = " ".join(inputs)
         self.facts = {"kind": "local", "description": self.description}
 
-    def _note_unread(self, folder, paths):
-        if paths:
-            shown = ", ".join(os.path.relpath(path, folder) for path in paths[:SHOWN_UNREAD])
-            more = ", ..." if len(paths) > SHOWN_UNREAD else ""
-            self.notes.append(f"{folder}: {counted(len(paths), 'file')} of other kinds not read: {shown}{more}; name "
-                              "files or a glob to read them, too")
+    def _without(self, validation, training):
+        held_out = set(map(os.path.realpath, validation))
+        rest = [path for path in training if os.path.realpath(path) not in held_out]
+        if len(rest) < len(training):
+            self.notes.append(f"{counted(len(training) - len(rest), 'file')} of the input are in --val-from, and so "
+                              "not trained on")
+        return rest
+
+    def _name_equal_files(self, drop_duplicates):
+        dropped = set()
+        for group in same_content(self.files):
+            twins = [i for i in group if i >= self.val_files > group[0]] if drop_duplicates else []
+            dropped.update(twins)
+            names = ", ".join(self.files[i].path for i in group[:SHOWN])
+            self.notes.append(f"{counted(len(group), 'file')} have the same content: {names}"
+                              f"{', ...' if len(group) > SHOWN else ''}; " +
+                              ("only the one for validation is read" if twins else "each is read"))
+        self.files = [file for i, file in enumerate(self.files) if i not in dropped]
 
     @staticmethod
     def _describe(path):
@@ -212,6 +227,7 @@ class HubSource:
         self.files = [InputFile(path, size_of[path], 0, "parquet") for path in data.choose(sorted(size_of))]
         self.revision = revision
         self.notes = []
+        self.val_files = 0
         self.description = str(data)
         self.facts = {"kind": "hub", "description": self.description, "repository": data.repository,
                       "revision": revision}
@@ -266,13 +282,15 @@ def hub_data(name):
     return HubData(HUB_REPOSITORIES[base], None, folder=f"sample/{sample}")
 
 
-def open_source(inputs, revision=None, download_folder=None):
-    """Returns the source of the command line: one dataset of the hub, or local files."""
-    datasets = [hub_data(item) for item in inputs]
+def open_source(job, revision=None, download_folder=None):
+    """Returns the source of a job: one dataset of the hub, or local files."""
+    datasets = [hub_data(item) for item in job.inputs]
     if not any(datasets):
-        return LocalSource(inputs)
-    if len(inputs) > 1:
+        return LocalSource(job.inputs, job.split, job.val_from or (), job.drop_validation_duplicates)
+    if len(job.inputs) > 1:
         raise UsageError("a dataset of the hub cannot be mixed with other inputs")
+    if job.split or job.val_from:
+        raise UsageError(f"--split and --val-from are for local files; {job.inputs[0]} names its split itself")
     return HubSource(datasets[0], revision, download_folder)
 
 

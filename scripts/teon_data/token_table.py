@@ -3,6 +3,8 @@
 import hashlib
 import struct
 
+from .tokenizer import GPT2_DELIMITER
+
 LONGEST_OF_VERSION_2 = 255  # bytes of a token
 PROBES = ("a", "The", "1", "one two")  # texts that show whether a tokenizer adds a blank in front
 
@@ -21,6 +23,8 @@ def tokens_bin(table, delimiter, first_blank):
     In version 2, which is llm.c's and is written where it suffices, each id has one byte with its length and its bytes.
     In version 3 the lengths come first, as uint32, and then the bytes.
     """
+    if delimiter >= 0 and not table[delimiter]:  # of the tokenizer bytes; llm.c's reader refuses a token without bytes
+        table = [*table[:delimiter], GPT2_DELIMITER.encode(), *table[delimiter + 1:]]
     if not first_blank and max(map(len, table)) <= LONGEST_OF_VERSION_2:
         return token_header(2, table, delimiter) + b"".join(bytes([len(token)]) + token for token in table)
     lengths = struct.pack(f"<{len(table)}I", *map(len, table))

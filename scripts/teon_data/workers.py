@@ -12,6 +12,7 @@ import numpy as np
 from . import tokenizer as tokenizers
 from .batches import Advance, Batches, Note
 from .documents import Reader, ReadOptions
+from .duplicates import TEXTS, TOKENS, DocumentHashes, load, without
 from .files import Failure, first_line
 from .interrupts import held, leave_to_parent
 from .shards import token_dtype, write_part, write_shard
@@ -38,13 +39,19 @@ class Job:
     workers: int
     delete_downloads: bool
     lossy: bool
+    split: str | None = None
+    val_from: tuple | None = None
+    drop_validation_duplicates: bool = False
+    list_only: bool = False
 
     def identity(self):
         """Returns the options that must be equal when a run is resumed."""
         options = asdict(self)
-        for unrelated in ("out", "workers", "bpe_dir", "delete_downloads", "lossy"):
+        for unrelated in ("out", "workers", "bpe_dir", "delete_downloads", "lossy", "list_only"):
             del options[unrelated]
-        return options | {"inputs": list(self.inputs)}
+        # None where an option is not used, because older folders do not record it.
+        return options | {"inputs": list(self.inputs), "val_from": self.val_from and list(self.val_from),
+                          "drop_validation_duplicates": self.drop_validation_duplicates or None}
 
     def read_options(self, cuttable):
         return ReadOptions(self.text_field, self.txt_lines, cuttable, self.unit_bytes)
@@ -53,28 +60,41 @@ class Job:
 @dataclass(frozen=True)
 class Tokenize:
     unit: object
+    held_out: bool  # of a validation text of its own
 
     def run(self, worker, report):
         rows = collections.Counter()
         reader = worker.reader
         # A text file that is one document comes in pieces. A piece that is left out does not remove the document.
         in_pieces = self.unit.kind == "txt" and not reader.options.txt_lines
+        documents = reader.documents(self.unit, rows)
+        if worker.validation is not None and not self.held_out and not in_pieces:
+            documents = without(documents, worker.validation, rows)
         batches = Batches(worker, self.unit.path, rows, in_pieces, report)
-        return write_part(worker.parts, self.unit.file, self.unit.index,
-                          batches.of(reader.documents(self.unit, rows)), rows, reader.extent)
+        return write_part(worker.parts, self.unit.file, self.unit.index, batches.of(documents), rows, reader.extent)
 
 
 @dataclass(frozen=True)
 class Join:
     """Writes a shard. `pieces` is a list of (part, first token, tokens)."""
     path: str
-    staged: str
+    folder: str  # of the work
+    split: str
     pieces: list
     tokens: int
+    ends_text: bool  # whether its last document ends with it
 
     def run(self, worker, report):
-        return write_shard(self.path, self.staged, self.pieces, self.tokens,
-                           token_dtype(worker.tokenizer.vocab_size), worker.lengths)
+        hashes = DocumentHashes(worker.tokenizer.delimiter)
+        entry = write_shard(self.path, os.path.join(self.folder, "shard.staged"), self.pieces, self.tokens,
+                            token_dtype(worker.tokenizer.vocab_size), worker.lengths, hashes)
+        if self.ends_text:
+            hashes.finish()
+        if self.split == "val":
+            hashes.save(os.path.join(self.folder, entry["file"] + TOKENS))
+        else:
+            entry["documents_in_validation"] = hashes.count_in(self.folder)
+        return {"file": entry["file"], "split": self.split} | entry
 
 
 class Worker:
@@ -86,6 +106,8 @@ class Worker:
         self.reader = Reader(job.read_options(self.tokenizer.cuttable))
         table = self.tokenizer.token_bytes()
         self.lengths = TokenLengths(table, self.tokenizer.delimiter, adds_first_blank(self.tokenizer, table))
+        texts = os.path.join(folder, TEXTS)
+        self.validation = load([texts]) if os.path.exists(texts) else None
         self.special = np.zeros(self.tokenizer.vocab_size, bool)
         self.special[[self.tokenizer.delimiter, *self.tokenizer.special_tokens()]] = True
 

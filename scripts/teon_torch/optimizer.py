@@ -180,8 +180,7 @@ class Teon(torch.optim.Optimizer):
         self._agree(plan)
         if plan.refusal:
             raise ValueError(plan.refusal)
-        for p in plan.elsewhere:  # torch.distributed.checkpoint expects every parameter of a group to have an entry
-            self.state.setdefault(p, {})
+        self._make_states(plan)
         overlap((self._update(bucket) for bucket in plan.buckets), plan.exchanges)
         return loss
 
@@ -228,6 +227,20 @@ class Teon(torch.optim.Optimizer):
             if group not in self._agreements:
                 self._agreements[group] = Agreement(group)
             self._agreements[group].check(plan.rows.get(group, {}) | rows)
+
+    def _make_states(self, plan):
+        """Gives every matrix its state, also one without a gradient so far: torch.distributed.checkpoint loads a state
+        only if each parameter that requires a gradient has an entry with all tensors. Those that other ranks have get
+        an empty one."""
+        elsewhere = set(plan.elsewhere)
+        for group in self.param_groups:
+            names = {"momentum": None} | ({"neurons": input_dim(group)} if group["neuron_norm"] else {})
+            for p in group["params"]:
+                if p in elsewhere:
+                    self.state.setdefault(p, {})
+                elif p.requires_grad or p.grad is not None:
+                    for name in names.keys() - self.state[p].keys():
+                        self.state[p][name] = distribution.zeros_for(p, momentum_type(p), names[name])
 
     def _update(self, bucket):
         """Updates a bucket: momentum, orthogonalization, weights. Yields between them while something is sent."""
@@ -276,11 +289,6 @@ class Teon(torch.optim.Optimizer):
         return stacked(self._states(bucket, "neurons")) if bucket.kept else bucket.no_slices()
 
     def _states(self, bucket, name):
-        """Returns the bucket's tensors of state; the first step makes them."""
-        for p in bucket.kept:
-            if name not in self.state[p]:
-                self.state[p][name] = distribution.zeros_for(
-                    p, momentum_type(p), None if name == "momentum" else input_dim(bucket.group))
         return [self.state[p][name] for p in bucket.kept]
 
 

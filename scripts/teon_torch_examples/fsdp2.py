@@ -17,6 +17,9 @@ parser.add_argument("text", type=pathlib.Path)
 parser.add_argument("--steps", type=int, default=200)
 arguments = parser.parse_args()
 
+if not torch.cuda.is_available() and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
+    raise SystemExit(f"torch {torch.__version__}: FSDP2 on CPUs needs torch 2.9; before, gloo adds gradients where "
+                     "FSDP2 asks for their mean, and clip_grad_norm_ clips too early")
 dist.init_process_group()  # NCCL for GPUs, gloo for CPUs
 device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if torch.cuda.is_available() else "cpu"
 torch.manual_seed(1)  # equal weights on all ranks

@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "cpu/cgroup.h"
+#include "cpu/system_memory.h"
 #include "test/support/catch.h"
 #include "test/support/fuzz.h"
 #include "test/support/temp_dir.h"
@@ -35,6 +38,17 @@ TEST_CASE("cpu/cgroup: the tightest limit from the process's group up to the roo
     const CgroupLimits limits = cgroup_limits(mount, self);
     REQUIRE(limits.cpus == 2.5);
     REQUIRE(limits.memory_left == 8000 - 3000 + (2000 - 600));
+}
+
+TEST_CASE("cpu/cgroup: the memory of a Slurm job is a limit, unless it is all of the machine's") {
+    const size_t before = available_memory() / 2;
+    setenv("SLURM_MEM_PER_NODE", "3", 1);
+    const size_t in_job = available_memory();
+    setenv("SLURM_MEM_PER_NODE", "0", 1);
+    const size_t in_whole = available_memory();
+    unsetenv("SLURM_MEM_PER_NODE");
+    REQUIRE(in_job == 3 << 20);
+    REQUIRE(in_whole > std::min<size_t>(before, 64 << 20));
 }
 
 TEST_CASE("cpu/cgroup: in a container the root's limit applies, whatever the group's name") {

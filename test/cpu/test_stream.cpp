@@ -71,15 +71,22 @@ TEST_CASE("cpu/stream: asynchronous work keeps the stream's order, and other str
     Stream stream;
     Event_t event;
     std::vector<int> log;
+    std::atomic<bool> looked = false;
     enqueue_async(cuda(beside), "slow", [&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        looked.wait(false);
         log.push_back(1);
     });
     enqueue(cuda(beside), "then", [&] { log.push_back(2); });
     cudaEventRecord(event, cuda(beside));
-    REQUIRE(cudaEventQuery(event) == cudaErrorNotReady);
+    const bool finished = cudaEventQuery(event) == cudaSuccess;
+    const std::jthread release([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        looked = true;
+        looked.notify_one();
+    });
     cudaStreamWaitEvent(cuda(stream), event);
     enqueue(cuda(stream), "last", [&] { log.push_back(3); });
+    REQUIRE_FALSE(finished);
     REQUIRE(cudaStreamSynchronize(cuda(stream)) == cudaSuccess);
     REQUIRE(log == std::vector<int>{1, 2, 3});
 }

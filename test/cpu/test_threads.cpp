@@ -154,6 +154,8 @@ TEST_CASE("cpu/threads: processors, affinity and the environment limit the numbe
     REQUIRE(bounded_threads(8, nullptr, "4") == 4);
     REQUIRE(bounded_threads(8, nullptr, "4,2") == 4);
     REQUIRE(bounded_threads(8, "3", "2") == 2);
+    REQUIRE(bounded_threads(8, nullptr, nullptr, "2") == 2);
+    REQUIRE(bounded_threads(8, nullptr, "4", "2") == 4);
     REQUIRE(bounded_threads(8, "16", "99999999999999") == 8);
     REQUIRE(bounded_threads(8, nullptr, "many") == 8);
     for (const char* bad : {"", "0", "-1", "2x", "99999999999999", "all"}) {

@@ -112,11 +112,14 @@ TEST_CASE("data/shards: the last split in a shard's name decides") {
                                {"x_val_train_000001.bin", "train"},
                                {"x_val_val_000000.bin", "val"},
                                {"d_train_1/x_val_000000.bin", "val"},
+                               {"tiny_shakespeare_val.bin", "val"},
+                               {"x_val_train.bin", "train"},
+                               {"x_trained.bin", ""},
                                {"d_train_1/x_000000.bin", ""},
                                {"train_000000.bin", ""}})
         REQUIRE(split_in_name(name) == split);
     TempDir folder;
-    for (const char* name : {"x_train_val_000000.bin", "x_train_train_000001.bin"})
+    for (const char* name : {"x_train_val_000000.bin", "x_train_train_000001.bin", "._x_train_000001.bin"})
         write_shard(folder / name, counting(10));
     REQUIRE(paths_of(open_shards(folder.path(), "train")) ==
             std::vector<std::string>{folder / "x_train_train_000001.bin"});

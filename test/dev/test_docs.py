@@ -15,6 +15,7 @@ import subprocess
 import sys
 import unittest
 
+from rank_runs import LAUNCHER
 from testing import (
     BUILD,
     ROOT,
@@ -47,7 +48,7 @@ NOT_RUN = {  # the beginning of a command: why
     "transformers serve": "a server", "vllm serve": "a server on a GPU", "curl": "needs a network or the server",
     "lm_eval": "test_lm_eval.py runs it",
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
-    "python3 scripts/export_gguf.py": "test_export_gguf.py runs it", "python3 llama.cpp/": "another project's",
+    "python3 scripts/export_gguf.py": "test_readers.py runs it where llama.cpp is", ".venv/bin/pip": "installs",
     "pip install ./scripts": "test_teon_torch_package.py does it",
     "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
     "podman": "needs a container engine; test/machines.sh runs the image's steps",
@@ -144,7 +145,7 @@ class CommandsTest(Case):
             cut = words.index("--")
             return [*self.words_of(shlex.join(words[:cut]), earlier), "--", *shrink(words[cut + 1:])]
         if words[0] == "mpirun":
-            return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+            return [*LAUNCHER, "-np", "2",
                     *self.words_of(shlex.join(words[next(i for i, word in enumerate(words) if "/" in word):]),
                                     earlier)]
         if words[0].startswith("./train"):

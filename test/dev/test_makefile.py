@@ -9,8 +9,11 @@ import signal
 import time
 import unittest
 
-from testing import ROOT, Case, temporary_folder, write_program
+from testing import PATIENCE, ROOT, Case, temporary_folder, write_program
 
+SOURCES = [path.name for path in ROOT.iterdir() if path.suffix == ".cu" or path.name in
+           "base cpu runtime files kernels model optim data options checkpoint generation plan train test "
+           "gpusim".split()]
 # Stands for the compiler: notes how many run at once, and makes the object.
 COMPILER = """#!/bin/bash
 for word; do [ "$earlier" = -o ] && out=$word; earlier=$word; done
@@ -21,13 +24,14 @@ sleep 0.05
 rm "$NOTES/running.$$"
 touch "$out"
 """
-# Writes half of the object and waits.
+# Writes half of the object and waits. If a signal came while a program of bash's was about to end, bash would go on:
+# there is none.
 SLOW_COMPILER = """#!/bin/bash
 for word; do [ "$earlier" = -o ] && out=$word; earlier=$word; done
 [ -n "$out" ] || exit 0
 echo half >"$out"
-touch "$NOTES/running"
-sleep 600
+: >"$NOTES/running"
+exec sleep 600
 """
 # Stands for g++ on a machine without Catch2: finds the preprocessor's other headers.
 WITHOUT_CATCH2 = """#!/bin/bash
@@ -78,7 +82,7 @@ class GoalsTest(MakeCase):
             self.assertIsNone(make.poll())
             time.sleep(0.05)
         os.killpg(make.pid, signal.SIGINT)  # as a terminal does
-        output, errors = make.communicate(timeout=60)
+        output, errors = make.communicate(timeout=PATIENCE)
         self.assertNotEqual(make.returncode, 0)
         self.assertEqual([*here.glob("build/cpu/base/*.o"), *here.glob("build/cpu/base/*.gch")], [])
         for line in (output + errors).splitlines():
@@ -88,9 +92,7 @@ class GoalsTest(MakeCase):
     def test_programs_are_built_without_catch2(self):
         write_program(self.folder / "bin/g++", WITHOUT_CATCH2)
         compiler = write_program(self.folder / "compiler", COMPILER)
-        here = self.checkout(*(path.name for path in ROOT.iterdir() if path.suffix == ".cu" or (
-            path.is_dir() and path.name in "base cpu runtime files kernels model optim data options checkpoint "
-                                           "generation plan train test gpusim".split())))
+        here = self.checkout(*SOURCES)
         command = ("make", "-C", here, "BACKEND=cpu", f"CXX={compiler}")
         environment = self.outer | {"NOTES": str(self.folder), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
                                     "CCACHE_DISABLE": "1"}
@@ -98,6 +100,20 @@ class GoalsTest(MakeCase):
         self.assertTrue((here / "build/cpu/generate").exists())
         refused = self.call(*command, "build/cpu/tests", env=environment, expect=2)
         self.assertIn("setup: missing: catch2", refused.stderr)
+
+    def test_another_mpi_compiles_two_files_and_links_again(self):
+        compiler = write_program(self.folder / "compiler", COMPILER)
+        mpicc = write_program(self.folder / "mpicc", "#!/bin/sh\necho cc -I/nowhere/include -L/nowhere -lmpich\n")
+        here = self.checkout(*SOURCES)
+        outputs = [self.call("make", "-C", here, "SETUP=0", "BACKEND=cpu", f"CXX={compiler}", f"MPICC={mpi}",
+                             "build/cpu/generate", env=self.outer | {"NOTES": str(self.folder)}).stdout
+                   for mpi in ("none", mpicc, mpicc)]
+        self.assertIn("  cpu  without MPI: MPICC=none\n", outputs[0])
+        self.assertIn(f"  cpu  with an MPI whose mpi.h is not found ({mpicc})\n", outputs[1])
+        self.assertEqual(re.findall(r"(?m)^  cpu  (?:\d+ of \d+  )?(\S+)$", outputs[1]),
+                         ["cpu/nccl.cpp", "runtime/cuda/exchange.cpp", "generate"])
+        self.assertNotIn("  cpu  ", outputs[2])
+        self.assertIn("-L/nowhere -Wl,-rpath,/nowhere -lmpich", (here / "build/cpu/libs").read_text())
 
     @unittest.skipUnless(shutil.which("g++"), "needs g++")
     def test_a_change_compiles_only_what_it_reaches_and_every_file_is_counted(self):

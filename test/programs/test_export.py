@@ -5,13 +5,15 @@ Skipped if transformers is missing (dev/requirements-dev.txt).
 
 import json
 import math
+import os
+import pathlib
 import random
 import sys
 
 from testing import BPE, ROOT, RunCase, change_json, missing, needs, temporary_folder, write_shards
 from tokenizer_kinds import WORDS, hard_texts, kinds, save
 
-BEFORE = ROOT / "build" / "transformers_before"  # the version of transformers before the installed one
+BEFORE = pathlib.Path(os.environ.get("TEON_TRANSFORMERS_BEFORE", ROOT / "build" / "transformers_before"))  # version 4
 ENCODE = """
 import json, sys, transformers
 texts = json.load(open(sys.argv[1]))

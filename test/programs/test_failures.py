@@ -162,8 +162,7 @@ class Failures(RunCase):
         else:
             path.symlink_to("/dev/null" if "device" in kind else self.folder)
         mode, device = os.lstat(path).st_mode, os.stat("/dev/null")
-        result = self.train(out, "--schedule", "constant", "--resume", "--data", self.folder, steps=8, expect=None,
-                            timeout=120)
+        result = self.train(out, "--schedule", "constant", "--resume", "--data", self.folder, steps=8, expect=None)
         self.assertIn(result.returncode, (0, 1, 2), result.stderr)
         if result.returncode:
             self.assertIn(name, result.stderr.splitlines()[-1])

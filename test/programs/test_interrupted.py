@@ -15,7 +15,7 @@ import unittest
 
 import testing
 from resuming import ResumeCase, damage
-from testing import BUILD, MODELLED, failing_files, read_json, write_shards
+from testing import BUILD, MODELLED, PATIENCE, failing_files, read_json, write_shards
 
 MANY = 200 if MODELLED else 3000  # steps of a run that will be interrupted
 
@@ -68,7 +68,7 @@ class InterruptedTest(ResumeCase):
                 process = self.start_run(out, steps=MANY)
                 self.wait_for(out)
                 process.send_signal(which)
-                output, error = process.communicate(timeout=300)
+                output, error = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, -which if which == signal.SIGINT else 0, error)
                 step = self.metrics(out, "step")[-1]["step"]
                 self.assertLess(step, MANY)
@@ -116,12 +116,13 @@ class InterruptedTest(ResumeCase):
         for out, process, sequence in running:
             with self.subTest(sequence, out=out):
                 first = sequence[0][0].name
-                output, error = process.communicate(timeout=300)
+                output, error = process.communicate(timeout=PATIENCE)
                 self.assertEqual((process.returncode, error), (0, f"{first}: saving, then ending\n"), output)
                 step = self.status(out)["step"]
                 self.assertEqual(self.status(out), {"state": "stopped", "step": step, "steps": MANY, "reason": first})
                 self.assertEqual(self.checkpoints(out), [f"step_{step:08}"])
-                self.assertRegex(output, rf"\nsaved [3-9]\.\d s after {first}\nstopped by {first} after step {step};")
+                self.assertRegex(output, rf"\nsaved ([3-9]|\d\d+)\.\d s after {first}\n"
+                                         f"stopped by {first} after step {step};")
                 self.train(out, "--resume", steps=MANY)
                 self.assert_same_run("whole", out, MANY)
 
@@ -137,7 +138,7 @@ class InterruptedTest(ResumeCase):
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.4))
             self.send(process, [(number, pause * rng.uniform(1, 3)) for number, pause in rng.choice(self.SEQUENCES)])
-            output, error = process.communicate(timeout=300)
+            output, error = process.communicate(timeout=PATIENCE)
             if process.returncode == 0:
                 break
             self.assertEqual(process.returncode, 75, output + error)
@@ -152,16 +153,18 @@ class InterruptedTest(ResumeCase):
 
     def test_ctrl_c_twice_in_a_terminal_ends_at_once(self):
         slow = {"LD_PRELOAD": failing_files(self.folder), "FAIL_UNDER": self.folder / "run" / "step_", "FAIL_AT": 0,
-                "FAIL_HOW": "slow"}
+                "FAIL_HOW": "slow", "FAIL_S": PATIENCE}
         words = [str(word) for word in self.command("run", "--log-every", 10**6, steps=10**6)]
         child, keys = pty.fork()
         if child == 0:
             os.execve(words[0], words, os.environ | {name: str(value) for name, value in slow.items()})
         self.addCleanup(os.close, keys)
         self.wait_for("run")
-        for _ in range(2):
-            os.write(keys, b"\3")
-            time.sleep(0.3)
+        os.write(keys, b"\3")
+        shown = b""
+        while b"SIGINT: saving" not in shown:
+            shown += os.read(keys, 1 << 16)
+        os.write(keys, b"\3")
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGINT)
         self.assertEqual([name for name in self.checkpoints("run") if not name.endswith(".tmp")], [])
         self.assertEqual(self.status("run")["state"], "running")
@@ -169,8 +172,9 @@ class InterruptedTest(ResumeCase):
     def test_a_run_ends_before_its_slurm_job_and_says_how_much_time_was_left(self):
         result = self.train("run", "--exit-when-stopped", 9, steps=10**6, expect=9,
                             SLURM_JOB_END_TIME=int(time.time()) + 66)
-        self.assertRegex(result.stdout, "the Slurm job ends in (1m0[0-6]|59)s: the run saves and ends a minute and")
-        self.assertRegex(result.stdout, r"saved \d+\.\d s after the end of the Slurm job; (1m00|[45]\d)s of the job "
+        left = r"(1m0[0-6]|[1-5]?\d)s"  # less on a busy machine
+        self.assertRegex(result.stdout, f"the Slurm job ends in {left}: the run saves and ends a minute and")
+        self.assertRegex(result.stdout, rf"saved \d+\.\d s after the end of the Slurm job; {left} of the job "
                                         "were left\n")
         self.assertEqual(self.status("run")["reason"], "the end of the Slurm job")
         self.assertEqual(len(self.checkpoints("run")), 1)
@@ -188,7 +192,7 @@ class InterruptedTest(ResumeCase):
         process = self.start_run(out, *flags, steps=100, shape=self.SHAPE | shape)
         wait(out)
         process.send_signal(signal.SIGHUP)
-        output, error = process.communicate(timeout=120)
+        output, error = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 0, error)
         self.assertEqual(error, "SIGHUP: saving, then ending\n")
         return output
@@ -230,14 +234,14 @@ class InterruptedTest(ResumeCase):
         process.send_signal(signal.SIGHUP)
         self.wait_for("run", len(self.metrics("run")) + 50)
         process.send_signal(signal.SIGTERM)
-        self.assertIn("stopped by SIGTERM", process.communicate(timeout=60)[0])
+        self.assertIn("stopped by SIGTERM", process.communicate(timeout=PATIENCE)[0])
 
     def test_a_closed_output_does_not_end_a_run(self):
         self.train("whole", "--log-every", 1, steps=MANY)
         process = self.start_run("run", "--log-every", 1, steps=MANY)
         process.stdout.readline()
         process.stdout.close()
-        self.assertEqual(process.wait(timeout=120), 0)
+        self.assertEqual(process.wait(timeout=PATIENCE), 0)
         self.assertEqual(testing.of_program(process.stderr.read()), "standard output cannot be written (Broken pipe); "
                          "the run goes on and is in its metrics.jsonl\n")
         self.assert_same_run("whole", "run", MANY)
@@ -323,7 +327,7 @@ class InterruptedTest(ResumeCase):
         process = self.start_run("run", steps=MANY)
         self.wait_for("run")
         os.truncate(shard, 2000)
-        output, error = process.communicate(timeout=300)
+        output, error = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 1, output)
         self.assertIn("t_train_000000.bin", error)
         [last] = self.checkpoints("run")

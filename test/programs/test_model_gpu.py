@@ -3,10 +3,10 @@
 import shutil
 import unittest
 
+from rank_runs import LAUNCHER
 from testing import MODELLED, ROOT, RunCase, learnable, missing_for_ranks, write_shards
 
 OPTIMIZERS = ("adamw", "lion", "muon", "normuon", "teon")
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1", "-np"]
 
 
 @unittest.skipUnless(MODELLED, "runs what nvcc built")
@@ -25,7 +25,7 @@ class ModelGpu(RunCase):
 
     def on_ranks(self, ranks, out, *flags, program, **how):
         command = self.command(out, *flags, program=program)
-        launcher = [*MPIRUN, ranks] if ranks > 1 else []
+        launcher = [*LAUNCHER, "-np", ranks] if ranks > 1 else []
         self.call(*launcher, *command, OMP_NUM_THREADS=1, **how)
         return self.losses(out)
 

@@ -10,8 +10,8 @@ import sys
 import time
 import unittest
 
-from rank_runs import PATIENCE, Ranks, for_rank
-from testing import BUILD, MODELLED, ON_GPUS, SCRIPTS, failing_files, read_json, write_shard
+from rank_runs import RANK, Ranks, for_rank
+from testing import BUILD, MODELLED, ON_GPUS, PATIENCE, SCRIPTS, failing_files, read_json, write_shard
 
 
 class Failures(Ranks):
@@ -39,7 +39,7 @@ class Failures(Ranks):
             out = f"die{at}"
             command = self.command(out, "--shard", "all", "--check-ranks", "off", steps=1)
             process = self.launch(self.ranks(3, for_rank(1, f"export NCCL_DIE_AT={at}", command)))
-            output = process.communicate(timeout=120)[0]
+            output = process.communicate(timeout=PATIENCE)[0]
             self.assert_no_rank_left(out)
             if process.returncode == 0:
                 break
@@ -84,7 +84,7 @@ class Failures(Ranks):
                         os.kill(ids[rng.choice(sorted(ids))], signal.SIGKILL)
                     else:
                         process.kill()
-                    process.communicate(timeout=60)
+                    process.communicate(timeout=PATIENCE)
                     self.assert_no_rank_left(out)
                 if sharding and n > 1:
                     n = rng.randrange(1, n)
@@ -106,18 +106,19 @@ class Failures(Ranks):
         """The other ranks report the operation that timed out and, on CPUs, the rank."""
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):
-                process, ids = self.running(f"stop{rank}", "--comm-timeout", "6")
+                process, ids = self.running(f"stop{rank}", "--comm-timeout", "20")
                 os.kill(ids[rank], signal.SIGSTOP)
                 late = "" if ON_GPUS else rf".* rank {rank}\b"
-                self.expect(process, rf"(reduce_sum|broadcast) of .*: waited 6 s \(--comm-timeout\) for the other "
+                self.expect(process, rf"(reduce_sum|broadcast) of .*: waited 20 s \(--comm-timeout\) for the other "
                                      rf"ranks{late}")
                 self.assert_no_rank_left(f"stop{rank}")
 
     def test_a_checkpoint_may_take_longer_than_the_timeout(self):
-        """Rank 0's file operations in the checkpoint take 3 s in total."""
+        """One of rank 0's file operations in the checkpoint takes 15 s longer."""
         library = failing_files(self.folder)
-        slow = (f"export LD_PRELOAD={library} FAIL_UNDER={self.folder}/long/step_ FAIL_AT=3 FAIL_HOW=slow")
-        self.train(2, "long", command=for_rank(0, slow, self.command("long", "--comm-timeout", 2, steps=2)))
+        slow = (f"export LD_PRELOAD={library} FAIL_UNDER={self.folder}/long/step_ FAIL_AT=3 FAIL_HOW=slow "
+                f"FAIL_S=15")
+        self.train(2, "long", command=for_rank(0, slow, self.command("long", "--comm-timeout", 10, steps=2)))
         self.assertTrue((self.folder / "long/step_00000002/manifest.json").exists())
 
     def test_ranks_skip_a_damaged_checkpoint_of_a_run_with_an_initial_model(self):
@@ -129,13 +130,13 @@ class Failures(Ranks):
         self.assertEqual(len(self.losses("run")), 3)
 
     def test_ranks_wait_for_a_slow_rank(self):
-        self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow", "--comm-timeout", "20")))
+        self.train(2, "slow", command=for_rank(1, "sleep 1.5", self.command("slow")))
         self.assertEqual(len(self.losses("slow")), 10)
 
     def test_a_rank_is_too_late(self):
         for rank in (0, 2):
             with self.subTest(rank=rank):
-                late = for_rank(rank, "sleep 30", self.command("late", "--comm-timeout", "1"))
+                late = for_rank(rank, "sleep 100", self.command("late", "--comm-timeout", "1"))
                 self.expect(self.launch(self.ranks(3, late)),
                             "meeting the other ranks: waited 1 s|starting NCCL at .*: waited 1 s")
 
@@ -168,7 +169,7 @@ class Failures(Ranks):
             ids = self.ranks_of("cut")
             if ids and (self.folder / "cut" / "metrics.jsonl").exists():
                 os.kill(ids[rng.choice(sorted(ids))], signal.SIGTERM)
-            output = process.communicate(timeout=60)[0]
+            output = process.communicate(timeout=PATIENCE)[0]
             self.assertEqual(process.returncode, 0, output)
         self.train(2, "cut", *flags, "--resume", steps=steps)
         self.assert_same_checkpoint("whole", "cut", steps)
@@ -213,7 +214,9 @@ class Failures(Ranks):
     def test_usage_errors_are_printed_once(self):
         output = self.expect(self.launch(self.ranks(4, self.command("x", "--no-such-flag"))), "no such flag", 2)
         self.assertEqual(output.count("no such flag"), 1, output)
-        self.expect(self.launch(self.ranks(5, self.command("x"))), "48 sequences are no multiple of 5 ranks", 2)
+        hydra = RANK == "PMI_RANK"  # which returns the status of ranks that it killed
+        self.expect(self.launch(self.ranks(5, self.command("x"))), "48 sequences are no multiple of 5 ranks",
+                    None if hydra else 2)
 
     @unittest.skipIf(ON_GPUS, "NCCL does not look at what other ranks call")
     def test_ranks_that_call_different_collectives_end_and_are_named(self):

@@ -99,7 +99,7 @@ class SameResult(Ranks):
     def test_collectives_and_reducer(self):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
-                result = self.call(*self.ranks(ranks, [BUILD / "tests", "[ranks]"]), env=environment(), timeout=120)
+                result = self.call(*self.ranks(ranks, [BUILD / "tests", "[ranks]"]), env=environment())
                 self.assertEqual(result.stdout.count("All tests passed"), ranks)
 
     def test_resuming_on_another_number_of_ranks(self):
@@ -139,7 +139,7 @@ class SameResult(Ranks):
     def test_ranks_without_out_use_the_folder_that_rank_0_names(self):
         command = self.command("unused", steps=2)
         at = command.index("--out")
-        self.call(*self.ranks(2, command[:at] + command[at + 2:]), timeout=120, env=environment(),
+        self.call(*self.ranks(2, command[:at] + command[at + 2:]), env=environment(),
                   preexec_fn=lambda: os.chdir(self.folder))
         [run] = (self.folder / "runs").iterdir()
         self.assertTrue((run / "step_00000002" / "manifest.json").exists())

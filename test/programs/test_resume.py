@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import struct
 
@@ -149,10 +150,16 @@ class ResumeTest(ResumeCase):
         result = self.train("run", "--checkpoint-end", "off", "--checkpoint-every", 16)
         self.assertEqual(self.checkpoints("run"), ["step_00000016", "step_00000032"])
         self.assertIn("none at the end, every 16 steps", result.stdout)
-        # Long enough for the first step on a busy machine: a run without a step has nothing to save.
-        result = self.train("stopped", "--checkpoint-end", "off", "--time-limit", "5s", steps=10**6)
-        self.assertIn("stopped by time limit 5s", result.stdout)
+        process = self.start_run("stopped", "--checkpoint-end", "off", steps=10**6)
+        self.wait_for("stopped")
+        process.terminate()
+        self.assertIn("stopped by SIGTERM", process.communicate()[0])
         self.assertEqual(len(self.checkpoints("stopped")), 1)
+
+    def test_a_run_ends_at_its_time_limit(self):
+        result = self.train("run", "--time-limit", "1s", steps=10**6)
+        step = int(re.search(r"\nstopped by time limit 1s after step (\d+)", result.stdout)[1])
+        self.assertEqual(self.checkpoints("run"), [f"step_{step:08}"] if step else [])
 
     def test_bf16_with_shuffled_epochs_and_spike_guard_resumes_exactly(self):
         flags = ["--dtype", "bf16", "--skip-spikes", 3, "--optimizer", "teon", "--checkpoint-every", 17]

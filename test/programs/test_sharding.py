@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 
 from rank_runs import Ranks, environment
-from testing import BUILD, MODELLED, STATE, as_flags, read_tensors
+from testing import BUILD, MODELLED, PATIENCE, STATE, as_flags, read_tensors
 
 
 class Sharding(Ranks):
@@ -157,7 +157,7 @@ class Sharding(Ranks):
         self.assertEqual(self.losses("1"), self.losses("float"))
         process = self.launch(self.command("1", *flags, "--grad-comm-dtype", "float", "--resume", steps=3))
         self.assertIn('differ from the run that was saved: --grad-comm-dtype "float" (was "bf16")',
-                      process.communicate(timeout=60)[0])
+                      process.communicate(timeout=PATIENCE)[0])
 
     def test_resuming_with_another_sharding(self):
         """Gives the same bits, because a checkpoint does not depend on the sharding that wrote it."""
@@ -218,5 +218,5 @@ class Sharding(Ranks):
             for sharding in self.SHARDINGS:
                 with self.subTest(ranks=ranks, sharding=sharding):
                     name = f"train/sharding: memory and traffic of {sharding}"
-                    result = self.call(*self.ranks(ranks, [BUILD / "tests", name]), env=environment(), timeout=120)
+                    result = self.call(*self.ranks(ranks, [BUILD / "tests", name]), env=environment())
                     self.assertEqual(result.stdout.count("All tests passed"), ranks)

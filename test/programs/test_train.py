@@ -213,15 +213,20 @@ class TrainTest(RunCase):
     def test_a_step_is_shown_when_it_ends(self):
         # One micro-batch: on a GPU a step's line appears once the next step is queued, whose batches wait for buffers.
         rows = 128 if MODELLED else 512
-        process = self.start_run("run", "--batch-tokens", 32 * rows, "--micro-batch", rows, steps=3)
-        arrived = {}
-        for line in process.stdout:
-            if line.startswith("step "):
-                arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
-        self.assertEqual(process.wait(), 0)
-        ms = [line["ms"] for line in self.metrics("run", "step")]
-        # A line that is printed too late arrives together with the next step's line.
-        self.assertGreater(arrived[3] - arrived[2], ms[2] / 1000 / 2)
+        pauses = []
+        for run in "abcde":  # a busy machine may delay this process's reading, but not each time
+            process = self.start_run(run, "--batch-tokens", 32 * rows, "--micro-batch", rows, steps=3)
+            arrived = {}
+            for line in process.stdout:
+                if line.startswith("step "):
+                    arrived[int(line.split()[1].split("/")[0])] = time.monotonic()
+            self.assertEqual(process.wait(), 0)
+            ms = [line["ms"] for line in self.metrics(run, "step")]
+            # A line that is printed too late arrives together with the next step's line.
+            pauses.append((arrived[3] - arrived[2]) / ms[2] * 1000)
+            if pauses[-1] > 1 / 2:
+                return
+        self.fail(f"a step's line arrives this share of a step before the next one: {pauses}")
 
     def test_a_terminal_has_one_live_line_with_a_bar(self):
         def on_terminal(name, **environment):

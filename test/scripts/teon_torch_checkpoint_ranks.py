@@ -13,7 +13,19 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from teon_torch import ChainedOptimizer, Teon, stacks_of
-from teon_torch_ranks import assert_close, gpt2, optimizers_for, refused, run_case, sharded, train, whole
+from teon_torch_ranks import (
+    assert_close,
+    distribute_tensor,
+    fully_shard,
+    gpt2,
+    init_device_mesh,
+    optimizers_for,
+    refused,
+    run_case,
+    sharded,
+    train,
+    whole,
+)
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -21,8 +33,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor, init_device_mesh
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 # Gradients of models that differ by rounding, over six steps.

@@ -1,142 +1,94 @@
-"""Checkpoints for llama.cpp:  dev/run_tests.py test/scripts/test_export_gguf.py
+"""What llama.cpp would read otherwise is refused:  dev/run_tests.py test/scripts/test_export_gguf.py
 
-The hashes are llama.cpp's own (get_vocab_base_pre() of its converter).
+test/readers/test_readers.py compares the files with llama.cpp's converter and runs them in llama.cpp.
 """
 
-import importlib.util
 import json
-import pathlib
-import shutil
 
-import testing
-from testing import BPE, ROOT, RunCase, needs, read_json
-from tokenizer_kinds import LLAMA3, sentencepiece_model
+from testing import Case, missing, needs
+from tokenizer_kinds import kinds, sentencepiece_model
 
-GPT2_HASH = "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"
-LLAMA3_HASH = "0ef9807a4087ebef797fc749390439009c3b9eda9ad1a097abbe738f486c01e5"
+LLAMA = {"model_type": "llama", "vocab_size": 1000, "num_hidden_layers": 1, "hidden_act": "silu"}
+GPT2 = {"model_type": "gpt2", "vocab_size": 1000, "n_layer": 1, "n_embd": 16}
 
 
-@needs("tokenizers")
-class ExportTest(RunCase):
-    SHAPE = {"--model": "tiny", "--layers": 1, "--channels": 16, "--heads": 2, "--seq-len": 16, "--batch-tokens": 64,
-             "--micro-batch": 2, "--eval-tokens": 64, "--dtype": "float"}
-    STEPS = 1
+class ExportTest(Case):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "trainer.json").write_text("{}")  # a checkpoint has one
 
-    def trained_on(self, source, **how):
-        """Returns a checkpoint of a model whose data have this tokenizer."""
-        from teon_data import tokenizer_folder
+    def refused(self, config, expect=2):
+        (self.folder / "config.json").write_text(json.dumps(config))
+        error = self.run_script("export_gguf.py", self.folder, "--out", self.folder / "out.gguf", expect=expect).stderr
+        self.assertFalse(list(self.folder.glob("out*")))
+        return error
 
-        data = self.folder / "data"
-        data.mkdir()
-        made = tokenizer_folder.create(str(data / "tokenizer"), source, how.get("bpe"), None, how.get("texts"))
-        testing.write_shards(data, testing.learnable(2000), testing.learnable(200))
-        (data / "manifest.json").write_text(json.dumps({key: made[key] for key in ("vocab_size", "delimiter")}))
-        self.train("run", data=data)
-        return self.checkpoint("run", 1), made
-
-    def export(self, checkpoint, **how):
-        return self.run_script("export_gguf.py", checkpoint, "--out", self.folder / "out", **how)
-
-    @needs("tiktoken", data=[BPE])
-    def test_gpt2s_tokenizer_has_llama_cpps_hash(self):
-        import export_gguf
-
-        checkpoint, made = self.trained_on("gpt2", bpe=str(BPE))
-        result = self.export(checkpoint)
-        self.assertEqual(result.stdout, f"llama.cpp knows this tokenizer as gpt-2 ({GPT2_HASH})\n")
-        out = self.folder / "out"
-        self.assertEqual(export_gguf.check_hash(out / "tokenizer.json"), GPT2_HASH)
-        self.assertNotEqual(export_gguf.check_hash(checkpoint / "tokenizer.json"), GPT2_HASH)  # has the template
-        settings = read_json(out / "tokenizer_config.json")
-        self.assertEqual((settings["add_bos_token"], settings["add_eos_token"]), (True, False))
-        generation = read_json(out / "generation_config.json")
-        self.assertEqual((generation["bos_token_id"], generation["eos_token_id"]), (made["delimiter"],) * 2)
-        for name in ("config.json", "model.safetensors"):
-            self.assertEqual((out / name).read_bytes(), (checkpoint / name).read_bytes())
-
-    @needs("llama_models", "tiktoken", "transformers")  # pip install --no-deps llama_models: Meta's own copy
-    def test_llama_3s_tokenizer_has_llama_cpps_hash(self):
-        import tokenizers
-        from transformers.convert_slow_tokenizer import TikTokenConverter
-
-        package = pathlib.Path(importlib.util.find_spec("llama_models").origin).parent
-        first, end = "<|begin_of_text|>", "<|end_of_text|>"
-        model = TikTokenConverter(vocab_file=str(package / "llama3" / "tokenizer.model"), pattern=LLAMA3,
-                                  extra_special_tokens=[first, end]).converted()
-        model.post_processor = tokenizers.processors.Sequence([
-            tokenizers.processors.ByteLevel(trim_offsets=False),
-            tokenizers.processors.TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 128000)])])
-        source = self.folder / "llama3"
-        source.mkdir()
-        model.save(str(source / "tokenizer.json"))
-        (source / "tokenizer_config.json").write_text(json.dumps({"bos_token": first, "eos_token": end}))
-        checkpoint, _ = self.trained_on(str(source))
-        self.assertEqual(self.export(checkpoint).stdout,
-                         f"llama.cpp knows this tokenizer as llama-bpe ({LLAMA3_HASH})\n")
-
-    def test_a_tokenizer_of_ones_own_gets_the_line_to_add(self):
-        import export_gguf
-
-        checkpoint, _ = self.trained_on("train:300", texts=[(ROOT / "Makefile").read_text()])
-        result = self.export(checkpoint)
-        digest = export_gguf.check_hash(self.folder / "out" / "tokenizer.json")
-        self.assertIn(f'if chkhsh == "{digest}": res = "NAME"', result.stdout)
-        self.assertIn('"gpt-2" for one that prepare.py trained', result.stdout)
-
-    @needs("sentencepiece")
-    def test_sentencepiece_is_a_bpe_or_refused(self):
-        for kind in ("bpe", "unigram", "char"):
-            with self.subTest(kind):
-                (self.folder / f"{kind}.model").write_bytes(sentencepiece_model(kind))
-                for name in ("data", "run", "out"):
-                    shutil.rmtree(self.folder / name, ignore_errors=True)
-                checkpoint, _ = self.trained_on(str(self.folder / f"{kind}.model"))
-                result = self.export(checkpoint, expect=0 if kind == "bpe" else 1)
-                if kind == "bpe":
-                    self.assertEqual(result.stdout,
-                                     "llama.cpp reads tokenizer.model, a SentencePiece BPE, without a hash\n")
-                    self.assertTrue(read_json(self.folder / "out" / "tokenizer_config.json")["add_bos_token"])
-                else:
-                    self.assertIn(f"of the kind {kind}", result.stderr)
-                    self.assertFalse((self.folder / "out").exists())
-
-    def test_an_activation_that_llama_cpp_does_not_compute_is_refused(self):
-        for config, supported in (({"model_type": "llama", "hidden_act": "silu"}, True),
-                                  ({"model_type": "llama", "hidden_act": "gelu_pytorch_tanh"}, False),
-                                  ({"model_type": "qwen3", "hidden_act": "gelu"}, False),
-                                  ({"model_type": "gpt2", "activation_function": "gelu_new"}, True),
-                                  ({"model_type": "gpt2"}, True),
-                                  ({"model_type": "gpt2", "activation_function": "relu2"}, False)):
+    def test_a_model_that_llama_cpp_does_not_compute_is_refused(self):
+        llama3 = {"rope_type": "llama3", "factor": 8.0}
+        for config, reason in ((LLAMA | {"hidden_act": "gelu_pytorch_tanh"},
+                                "hidden_act is gelu_pytorch_tanh, but llama.cpp computes silu"),
+                               (LLAMA | {"model_type": "qwen3", "hidden_act": "gelu"}, "hidden_act is gelu, but"),
+                               (GPT2 | {"activation_function": "relu2"}, "activation_function is relu2, but llama.cpp"),
+                               (GPT2 | {"n_inner": 48}, "n_inner is 48, but llama.cpp's GPT-2 has an MLP of 4 n_embd"),
+                               (LLAMA | {"model_type": "qwen3", "attention_bias": True}, "attention_bias is true, but"),
+                               (LLAMA | {"model_type": "olmo2", "rope_scaling": llama3}, "rope_type is llama3, which"),
+                               (LLAMA | {"rope_scaling": {"rope_type": "yarn"}}, "rope_type is yarn, which"),
+                               (LLAMA | {"model_type": "smollm3", "no_rope_layers": [1, 0, 1, 0]}, "[1, 0, 1, 0], but"),
+                               (LLAMA | {"model_type": "qwen3", "sliding_window": 64}, "a window of 64 tokens"),
+                               (GPT2 | {"model_type": "gpt2_window", "sliding_window": 64}, "a window of 64 tokens"),
+                               (LLAMA | {"model_type": "bloom"}, "model_type is bloom; only gpt2, llama"),
+                               (LLAMA, "has no tokenizer that llama.cpp could read"),
+                               (GPT2 | {"activation_function": "gelu_new", "n_inner": 64}, "has no tokenizer"),
+                               (GPT2 | {"n_inner": None}, "has no tokenizer")):
             with self.subTest(config):
-                (self.folder / "config.json").write_text(json.dumps(config))
-                if supported:
-                    self.export(self.folder)
-                else:
-                    error = self.export(self.folder, expect=2).stderr
-                    self.assertIn(f"{list(config)[1]} is {list(config.values())[1]}, but llama.cpp computes", error)
-                    self.assertFalse((self.folder / "out").exists())
-                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                self.assertIn(reason, self.refused(config))
 
-    def test_a_window_is_refused(self):
-        for name in ("mistral", "qwen3", "olmo3", "gpt2_window"):
+    @needs("tokenizers", "sentencepiece")
+    def test_a_tokenizer_that_would_give_other_tokens_is_refused(self):
+        accepted = "" if not missing("gguf", "safetensors") else "needs the Python package gguf"
+        reasons = {"GPT-2 without type": accepted, "GPT-NeoX": accepted, "Llama 3": accepted, "Qwen": accepted,
+                   "DeepSeek": "no such division of texts into words", "Phi and CodeGen": accepted,
+                   "RoBERTa": "no such division of texts into words", "Llama 2 as JSON": "a BPE of SentencePiece",
+                   "T5": "of the kind Unigram", "ALBERT": "of the kind Unigram", "Gemma": "no such division",
+                   "words": "of the kind WordLevel", "Llama 2": accepted,
+                   "Mistral": "user_defined_symbols and add_dummy_prefix", "BPE without fallback": "normalizes texts",
+                   "BPE without dummy prefix": accepted, "unigram": "of the kind unigram",
+                   "unigram with fallback": "of the kind unigram", "characters": "of the kind char",
+                   "SentencePiece words": "of the kind word"}
+        made = kinds()
+        self.assertEqual(list(made), list(reasons))
+        for name, reason in reasons.items():
             with self.subTest(name):
-                (self.folder / "config.json").write_text(json.dumps({"model_type": name, "sliding_window": 64}))
-                self.assertIn("a window of 64 tokens, which llama.cpp",
-                              self.export(self.folder, expect=2).stderr)
+                model = made[name]()
+                for path in self.folder.glob("tokenizer.*"):
+                    path.unlink()
+                if isinstance(model, bytes):
+                    (self.folder / "tokenizer.model").write_bytes(model)
+                else:
+                    text = model if isinstance(model, str) else model.to_str()
+                    (self.folder / "tokenizer.json").write_text(text)
+                error = self.refused(LLAMA, expect=None)
+                self.assertIn(reason or "no model.safetensors", error)
 
-    def test_positions_that_llama_cpp_computes_otherwise_are_refused(self):
-        for config, says in (({"no_rope_layers": [1, 0, 1, 0]}, "no_rope_layers is [1, 0, 1, 0]"),
-                             ({"no_rope_layers": [1, 1, 1, 1]}, "no_rope_layers is"),
-                             ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_type is yarn"),
-                             ({"no_rope_layers": [1, 1, 1, 0, 1], "rope_scaling": None}, None)):
-            with self.subTest(config):
-                (self.folder / "config.json").write_text(json.dumps({"model_type": "smollm3"} | config))
-                result = self.export(self.folder, expect=2 if says else 0)
-                self.assertIn(says or "", result.stderr)
+    @needs("tokenizers", "sentencepiece")
+    def test_a_tokenizers_settings_that_llama_cpp_lacks_are_refused(self):
+        plain = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+        for options, reason in ((plain, "without byte_fallback"), ({"byte_fallback": True}, "normalizes texts"),
+                                (plain | {"remove_extra_whitespaces": True}, "normalizes texts")):
+            (self.folder / "tokenizer.model").write_bytes(sentencepiece_model("bpe", **options))
+            self.assertIn(reason, self.refused(LLAMA, expect=1))
+        (self.folder / "tokenizer.model").unlink()
+        library = json.loads(kinds()["Llama 3"]().to_str())
+        for change, reason in (({"normalizer": {"type": "Lowercase"}}, "does not normalize"),
+                               ({"model": library["model"] | {"ignore_merges": False, "dropout": 0.1}}, "with dropout"),
+                               ({"added_tokens": [library["added_tokens"][0] | {"id": 1000}]}, "the token 1000")):
+            (self.folder / "tokenizer.json").write_text(json.dumps(library | change))
+            self.assertIn(reason, self.refused(LLAMA, expect=1))
 
     def test_wrong_usage_is_one_line(self):
-        error = self.export(self.folder, expect=2).stderr
-        self.assertIn("no config.json; give a checkpoint", error)
-        (self.folder / "config.json").write_text("{}")
-        (self.folder / "out").mkdir()
-        self.assertIn("already exists", self.export(self.folder, expect=2).stderr)
+        (self.folder / "trainer.json").unlink()
+        error = self.refused(LLAMA)
+        self.assertIn("no checkpoint, and no run with one", error)
+        (self.folder / "out.gguf").touch()
+        error = self.run_script("export_gguf.py", self.folder, "--out", self.folder / "out.gguf", expect=2).stderr
+        self.assertIn("already exists", error)

@@ -40,8 +40,10 @@ class LocalTest(Case):
                     (self.folder / f"ready{rank}").unlink()
 
     def test_a_signal_during_the_start_reaches_every_rank(self):
-        rank = "[ $RANK != 0 ] || kill -TERM $PPID; sleep 2; touch survived$RANK"
-        process = self.start(sys.executable, SCRIPTS / "launch" / "local.py", "-n", 16, "sh", "-c", rank)
+        rank = "[ $RANK != 0 ] || kill -TERM $PPID; sleep 60; touch survived$RANK"
+        patient = "import local, sys; local.GRACE = 600; sys.exit(local.main())"
+        process = self.start(sys.executable, "-c", patient, "-n", 16, "sh", "-c", rank,
+                             PYTHONPATH=f"{SCRIPTS}:{SCRIPTS / 'launch'}")
         self.assertEqual(process.wait(), 128 + signal.SIGTERM)
         self.assertFalse(list(self.folder.glob("survived*")))
 
@@ -53,7 +55,7 @@ for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, lambda numb
 open("ready" + rank, "w").close()
 while not got: time.sleep(0.02)
 open("saving" + rank, "w").close()
-time.sleep(1)
+while not os.path.exists("end"): time.sleep(0.02)
 open("saved" + rank, "w").close()
 """
         for numbers, status in (([signal.SIGTERM] * 3, 0), ([signal.SIGTERM, signal.SIGINT], 0),
@@ -67,10 +69,13 @@ open("saved" + rank, "w").close()
                     process.send_signal(numbers[name == "saving"])
                 for number in numbers[2:]:
                     process.send_signal(number)
+                time.sleep(0.5)
+                if not status:
+                    (self.folder / "end").touch()
                 errors = process.communicate()[1]
                 self.assertEqual(process.returncode, status, errors)
                 self.assertEqual(len(list(self.folder.glob("saved?"))), 0 if status else 2)
-                for path in self.folder.glob("*?"):
+                for path in self.folder.iterdir():
                     path.unlink()
 
     def test_a_missing_command_is_named(self):

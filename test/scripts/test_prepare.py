@@ -157,10 +157,10 @@ class TestShards(PrepareCase):
 
         damages = ["", "[]", "null", "[" * 100000, "{", '{"shards": 1' + "0" * 5000 + "}"]
         for place in places(good):
-            if place[0] not in ("tool", "options", "good_rows", "text") and place[:2] not in (
+            if place[0] not in ("tool", "options", "good_rows", "text", "rows_in_validation") and place[:2] not in (
                     ("source", "kind"), ("source", "files"), ("tokenizer", "kind"), ("tokenizer", "vocab_size"),
-                    ("tokenizer", "delimiter"), ("tokenizer", "identity")) and place[-1] not in ("bytes", "trained",
-                                                                                          "text_bytes"):
+                    ("tokenizer", "delimiter"), ("tokenizer", "identity")) and place[-1] not in (
+                    "bytes", "trained", "text_bytes", "documents_in_validation"):
                 for wrong in ([], None, 7):
                     value = json.loads(json.dumps(good))
                     inner = value

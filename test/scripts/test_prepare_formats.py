@@ -1,9 +1,12 @@
 """Formats of files that scripts/prepare.py reads:  dev/run_tests.py test/scripts/test_prepare_formats.py"""
 
 import base64
+import bz2
 import csv
 import gzip
 import json
+import lzma
+import shutil
 
 from preparing import PrepareCase, bytes_stream, pa, pq, some_texts, stream, write_lines, write_parquet
 from testing import needs
@@ -101,6 +104,35 @@ class TestFormats(PrepareCase):
                 ("cl100k.tiktoken", "bytes", "has tokens, not text"),
                 ("a.txt", self.path("tokenizer.model"), "is tiktoken's file of ranks")):
             self.assertIn(remedy, self.refused(2, name, tokenizer=tokenizer))
+
+    def test_other_compressions_are_read_and_damage_is_named(self):
+        texts = some_texts(300)
+        data = b"".join(row + b"\n" for row in rows_of(texts))
+        for name, packed in (("a.jsonl.bz2", bz2.compress(data[:900]) + bz2.compress(data[900:])),
+                             ("a.jsonl.xz", lzma.compress(data[:900]) + lzma.compress(data[900:])),
+                             ("a.jsonl.gzip", gzip.compress(data)),
+                             ("a.jsonl.zstd", pa.compress(data, "zstd", asbytes=True))):
+            self.path(name).write_bytes(packed)
+            self.assert_documents(f"{name}-out", name, texts, "--unit-bytes", 5000)
+            for damage in (packed[:-20], b"damaged" + packed):
+                self.path(name).write_bytes(damage)
+                self.assertIn(name, self.refused(1, name, out=f"{name}-damaged"))
+                shutil.rmtree(self.path(f"{name}-damaged"), ignore_errors=True)
+
+    def test_names_of_parquet_with_its_codec(self):
+        write_parquet(self.path("a.parquet.gzip"), ["a"], compression="gzip")  # as pandas documents it
+        self.assert_documents("out", "a.parquet.gzip", ["a"])
+        self.path("b.arrow").write_bytes(b"ARROW1 but damaged")
+        self.assertIn("damaged or not an Arrow file", self.refused(1, "b.arrow"))
+
+    def test_categories_of_views_are_read(self):
+        """As polars writes a Categorical: pyarrow 26.0.1 cannot cast dictionary<string_view, uint32>."""
+        words = pa.array(["one", None, "two"]).cast(pa.string_view())
+        table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 1, 0], pa.uint32()), words)})
+        with pa.OSFile(str(self.path("a.arrow")), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        self.assert_documents("out", "a.arrow", ["two", "one", "one"])
+        self.assertEqual(self.manifest("out")["bad_rows"]["null"], 2)
 
     @needs("zstandard")
     def test_zst_of_any_window_and_zero_padded_gzip_are_read(self):

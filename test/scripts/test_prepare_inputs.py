@@ -29,7 +29,7 @@ from preparing import (
     write_parquet,
 )
 from teon_data import documents, pipeline, sources
-from testing import BPE, SCRIPTS, needs
+from testing import BPE, PATIENCE, SCRIPTS, needs
 from tokenizer_kinds import byte_level, gemma
 
 
@@ -233,13 +233,16 @@ class TestInputs(PrepareCase):
                               [*good, "one", "two", "three", "", "four\nfive"], "--workers", 2)
         self.assertEqual(self.manifest("out")["good_rows"], 9 + 2 + 2 + 2)
         self.assertEqual(self.manifest("out")["bad_rows"],
-                         {"null": 4, "not text": 2, "invalid UTF-8": 5, "not JSON": 1, "NUL bytes": 0,
+                         {"null": 4, "not text": 1, "invalid UTF-8": 5, "not JSON": 1, "array": 1, "NUL bytes": 0,
                           "special token": 0, "not tokenized": 0})
 
     def test_more_bad_rows_than_good_ones_are_an_error_with_advice(self):
         latin = "für\nschön\nplain\nGrüße\n".encode("latin-1")
-        write_lines(self.path("b.jsonl"), [b'{"body": "x"}'] * 3)
-        for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"), ("b.jsonl", None, "--text-field"),
+        write_lines(self.path("b.jsonl"), [b'{"body": "x", "n": 1, "url": "y"}'] * 3)
+        for name, data, cure in (("a.txt", latin, "iconv -f LATIN1"),
+                                 ("b.jsonl", None, "with --text-field (keys with text: body, url)"),
+                                 ("f.jsonl", b'[{"text": "x"}, {"text": "y"}]', "jq -c '.[]' OLD > NEW"),
+                                 ("g.jsonl", '{"text": "x"}\r\n{"text": "y"}\r\n'.encode("utf-16"), "iconv -f UTF-16"),
                                  ("c.jsonl", b"<html>\n</html>\n", "one JSON object per line"),
                                  ("d.txt", bytes(5000), "it is not text"),
                                  ("e.txt", "Some text\nof two lines\n".encode("utf-16"), "iconv -f UTF-16")):
@@ -456,7 +459,7 @@ sys.exit(prepare.main(["fineweb", "--tokenizer", "bytes", "--out", "out"]))
         while process.poll() is None and not self.path("downloading").exists():
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 130, errors)
         self.assertEqual(errors, "prepare: interrupted; run the same command to continue\n")
 

@@ -47,6 +47,31 @@ class TestKilled(PrepareCase):
             renames += 1
         self.assertGreater(renames, units)
 
+    def test_killed_at_every_rename_with_a_validation_text_of_its_own(self):
+        texts = some_texts(9)
+        write_parquet(self.path("train.parquet"), texts + some_texts(9, seed=2))
+        write_lines(self.path("dev.jsonl.gz"), [json.dumps({"text": text}).encode() for text in texts[:4] + ["other"]])
+
+        def arguments(out):
+            return [self.path("train.parquet"), "--val-from", self.path("dev.jsonl.gz"), "--tokenizer", "bytes",
+                    "--out", out, "--shard-tokens", "900", "--unit-bytes", "1000", "--drop-validation-duplicates"]
+
+        self.prepare(*arguments(self.path("whole")))
+        expected, status, moment = contents(self.path("whole")), None, 0
+        while status != 0:
+            out = self.path(str(moment))
+            process = multiprocessing.get_context("fork").Process(
+                target=run_until, args=(moment, moment % 2 == 1, [*arguments(out), "--workers", "1"]))
+            process.start()
+            process.join()
+            status = process.exitcode
+            if status:
+                self.assertEqual(status, -signal.SIGKILL)
+                self.prepare(*arguments(out))
+            self.assertEqual(contents(out), expected, moment)
+            moment += 1
+        self.assertGreater(moment, 10)
+
     def test_a_missing_part_is_made_again_and_later_parts_are_kept(self):
         self.make_inputs(60)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from preparing import PrepareCase, contents, some_texts, write_lines
 from teon_data import files, sources
-from testing import SCRIPTS, failing_files, needs
+from testing import PATIENCE, SCRIPTS, failing_files, needs
 
 MOST = 1 << 22  # ids of the engine's reader
 
@@ -155,12 +155,11 @@ class OddTest(PrepareCase):
                                     "bytes", "--out", out, "--workers", "12", "--unit-bytes", "2000"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-        deadline = time.monotonic() + 60
-        while not out.exists() and process.poll() is None and time.monotonic() < deadline:
+        while not out.exists() and process.poll() is None:
             time.sleep(0.0005)
         time.sleep(delay)
         process.send_signal(number)
-        errors = process.communicate(timeout=120)[1]
+        errors = process.communicate(timeout=PATIENCE)[1]
         self.assertNotIn("Traceback", errors)
         self.assertEqual(process.returncode, 130 if number == signal.SIGINT else 143, errors)
         self.assertFalse((out / "manifest.json").exists())

@@ -72,7 +72,7 @@ class StartupTest(Case):
                                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=120)[1]
+        errors = process.communicate(timeout=testing.PATIENCE)[1]
         return process.returncode, errors
 
     def is_before_the_guard(self, name, errors):
@@ -233,4 +233,4 @@ class StartupTest(Case):
     def test_a_sweeps_plan_that_is_a_pipe_is_refused(self):
         pipe = self.folder / "plan.toml"
         os.mkfifo(pipe)
-        self.assertIn("not a file", self.error_of(sys.executable, SCRIPTS / "sweep.py", pipe, timeout=60))
+        self.assertIn("not a file", self.error_of(sys.executable, SCRIPTS / "sweep.py", pipe))

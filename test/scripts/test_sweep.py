@@ -309,9 +309,10 @@ while len(list(out.parent.glob("*/started"))) < int(os.environ["JOBS"]): time.sl
         self.assertEqual((step, total, loss), (RUN_STEPS, RUN_STEPS + 900, 3.0))
         self.assertAlmostEqual(seconds, 9)  # 900 steps of 10 ms
         whole.waiting, whole.took = [{}, {}, {}], [100]
-        began = mock.Mock(began=time.monotonic() - 100)
-        self.assertEqual(whole.time_left([began, began], [0, 0]), ", 2m30s left")  # 3 cells of 100 s in 2 slots
-        self.assertEqual(whole.time_left([began], [None]), "")
+        began = mock.Mock(began=900)
+        with mock.patch("time.monotonic", return_value=1000):
+            self.assertEqual(whole.time_left([began, began], [0, 0]), ", 2m30s left")  # 3 cells of 100 s in 2 slots
+            self.assertEqual(whole.time_left([began], [None]), "")
 
     def test_the_next_rate(self):
         self.assertEqual(cells.next_rate({1: 3.0, 2: 2.0, 4: 1.0}), 8)

@@ -9,11 +9,12 @@ import io
 import itertools
 import math
 import pickle
+import tempfile
 import unittest
 import unittest.mock
 
-from testing import ROOT, needs
-from torch_models import Operations, matrix
+from testing import ROOT, needs, needs_torch
+from torch_models import Operations, matrix, one_rank
 
 try:
     import teon_torch
@@ -267,6 +268,7 @@ class TorchOptimizerTest(unittest.TestCase):
             self.assertAlmostEqual(found, wanted, delta=1e-5)
         self.assertIn("update_rms: 0.2", repr(optimizer))
 
+    @needs_torch("2.6")
     def test_named_parameters(self):
         p = matrix()
         optimizer = teon_torch.Teon([("name", p)])
@@ -290,7 +292,8 @@ class TorchOptimizerTest(unittest.TestCase):
         optimizer.step()
         self.assert_equal(frozen, before[0])
         self.assert_equal(alone.detach(), before[1])
-        self.assertEqual(set(optimizer.state), {a, b, c})  # only updated matrices have state
+        self.assertEqual(set(optimizer.state), {a, b, c, alone})  # alone may get a gradient, frozen does not
+        self.assertFalse(optimizer.state[alone]["momentum"].any())
         # a is alone in the first stack; b and c form the second stack regardless of the first.
         wanted = [matrix(seed=i) for i in range(3)]
         teon_torch.Teon(wanted[:1]).step()
@@ -298,6 +301,30 @@ class TorchOptimizerTest(unittest.TestCase):
         for found, expected in zip((a, b, c), wanted):
             self.assertTrue((found - expected).norm().item() < 1e-5 * expected.norm().item())
         self.assertEqual(state["state"], {})
+
+    def test_a_matrix_without_a_gradient_so_far_is_saved_and_loaded(self):
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+        def fresh():
+            torch.manual_seed(0)
+            model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 6, bias=False) for name in ("used", "unused")})
+            return model, teon_torch.Teon(model.parameters(), k=2, neuron_norm=True)
+
+        model, optimizer = fresh()
+        model["used"](torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        again, other = fresh()
+        with one_rank(), tempfile.TemporaryDirectory() as folder:
+            dcp.save(get_optimizer_state_dict(model, optimizer), checkpoint_id=folder)
+            states = get_optimizer_state_dict(again, other)
+            dcp.load(states, checkpoint_id=folder)
+            set_optimizer_state_dict(again, other, states)
+        for p, q in zip(model.parameters(), again.parameters()):
+            self.assertEqual(set(other.state[q]), {"momentum", "neurons"})
+            for name, value in optimizer.state[p].items():
+                self.assertTrue(torch.equal(other.state[q][name], value))
+        self.assertEqual([bool(optimizer.state[p]["momentum"].any()) for p in model.parameters()], [True, False])
 
     def test_zero_gradients_change_nothing(self):
         for ortho in ("polar-express", "svd"):

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 
-from testing import ROOT, Case, needs
+from testing import PATIENCE, ROOT, Case, needs, needs_torch
 
 WORKER = ROOT / "test/scripts/teon_torch_ranks.py"
 MODELS_WORKER = ROOT / "test/scripts/teon_torch_models_ranks.py"
 CHECKPOINT_WORKER = ROOT / "test/scripts/teon_torch_checkpoint_ranks.py"
+FSDP2 = "2.9"  # the first torch whose FSDP2 averages gradients on CPUs
 
 
 class RanksTest(Case):
@@ -25,7 +26,7 @@ class RanksTest(Case):
         outputs = []
         try:
             for process in processes:
-                outputs.append(process.communicate(timeout=600)[0])
+                outputs.append(process.communicate(timeout=PATIENCE)[0])
         finally:
             for process in processes:
                 process.kill()
@@ -45,11 +46,11 @@ class RanksTest(Case):
     def test_only_owners_have_state(self):
         self.run_ranks("owner_only", 3)
 
-    @needs("torch", "transformers")
+    @needs_torch(FSDP2, "transformers")
     def test_fsdp2(self):
         self.run_ranks("fsdp2", 4)
 
-    @needs("torch", "transformers")
+    @needs_torch(FSDP2, "transformers")
     def test_hybrid_and_tensor_parallel(self):
         self.run_ranks("hybrid", 4)
 
@@ -73,24 +74,24 @@ class RanksTest(Case):
             with self.subTest(f"{mode} on {ranks} ranks, then {other} on {count}"):
                 self.run_ranks("load", count, CHECKPOINT_WORKER, MODE=other, CHECKPOINT=folder)
 
-    @needs("torch", "transformers", "safetensors")
+    @needs_torch(FSDP2, "transformers", "safetensors")
     def test_saved_by_fsdp2_on_4_ranks_and_loaded_on_1_2_and_3(self):
         self.save_and_load("fsdp2", 4, [("fsdp2", 1), ("fsdp2", 2), ("fsdp2", 3)])
 
-    @needs("torch", "transformers", "safetensors")
+    @needs_torch(FSDP2, "transformers", "safetensors")
     def test_saved_by_fsdp2_and_loaded_in_other_ways(self):
         self.save_and_load("fsdp2", 2, [("plain", 1), ("zero1", 3), ("ddp", 2), ("hsdp", 4)])
 
-    @needs("torch", "transformers", "safetensors")
+    @needs_torch(FSDP2, "transformers", "safetensors")
     def test_saved_by_ddp_and_loaded_by_fsdp2(self):
         self.save_and_load("ddp", 2, [("fsdp2", 3)])
         self.save_and_load("zero1", 2, [("fsdp2", 3), ("plain", 1)])
 
-    @needs("torch", "transformers", "safetensors")
+    @needs_torch(FSDP2, "transformers", "safetensors")
     def test_a_whole_state_of_rank_0(self):
         self.run_ranks("whole_state", 3, CHECKPOINT_WORKER)
 
-    @needs("torch", "transformers", "safetensors")
+    @needs_torch(FSDP2, "transformers", "safetensors")
     def test_states_of_the_single_file_continue(self):
         for ranks in (1, 2, 3):
             self.run_ranks("single_file_state", ranks, CHECKPOINT_WORKER)
@@ -99,17 +100,17 @@ class RanksTest(Case):
     def test_a_state_of_other_owners_is_refused(self):
         self.run_ranks("other_owners", 2, CHECKPOINT_WORKER)
 
-    @needs("torch", "transformers")
+    @needs_torch(FSDP2, "transformers")
     def test_random_models_on_every_mesh(self):
         for ranks in (1, 2, 3, 4):  # 4 ranks: also 2 x 2
             self.run_ranks("random_models", ranks, MODELS_WORKER)
 
-    @needs("torch", "transformers")
+    @needs_torch(FSDP2, "transformers")
     def test_each_rank_has_its_share_of_the_state(self):
         for ranks in (2, 4):
             self.run_ranks("state_bytes", ranks, MODELS_WORKER)
 
-    @needs("torch", "transformers")
+    @needs_torch(FSDP2, "transformers")
     def test_training_loops(self):
         self.run_ranks("training_loop", 2, MODELS_WORKER)
 
@@ -126,7 +127,7 @@ class RanksTest(Case):
                 *others, last = self.start_ranks("killed", 3, MODELS_WORKER, {"WHERE": where, "SAVED": str(saved)})
                 try:
                     for process in others:
-                        output = process.communicate(timeout=600)[0]
+                        output = process.communicate(timeout=PATIENCE)[0]
                         self.assertEqual(process.returncode, 3, output[-3000:])
                         self.assertIn("the step failed:", output)
                 finally:

@@ -3,8 +3,8 @@
  *   FAIL_UNDER=FOLDER   count operations on files in this folder
  *   FAIL_AT=N           the N-th counted operation fails, from 0; -1 (default): none
  *   FAIL_HOW=HOW        error: it fails; forever: it and all later ones fail, as on a full disk; short: it succeeds but
- *                       reads or writes only half; kill: it writes half, then the process is killed; slow: it takes 3
- *                       seconds longer, and none fails
+ *                       reads or writes only half; kill: it writes half, then the process is killed; slow: it takes
+ *                       FAIL_S (3) seconds longer, and none fails
  *   FAIL_ERRNO=E        the error number of a failure (default: EIO)
  *   FAIL_CALL=NAME      instead, every call of this function fails; fsync_folder: fsync of a folder
  *   FAIL_READS=1        count reads, too
@@ -53,7 +53,7 @@ static int how(const char* name) {
 static int chosen(const char* name) {
     if (getenv("FAIL_CALL")) return strcmp(getenv("FAIL_CALL"), name) == 0;
     const long call = calls++, at = number("FAIL_AT", -1);
-    if (call == at && how("slow")) sleep(3);
+    if (call == at && how("slow")) sleep(number("FAIL_S", 3));
     if (how("slow")) return 0;
     return at >= 0 && (call == at || (call > at && how("forever")));
 }

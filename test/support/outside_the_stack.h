@@ -25,6 +25,11 @@ static inline int call_outside(unsigned char* buffer, long number, long a, long 
         : "+a"(number)
         : "D"(a), "S"(b), "d"(c), [outside] "r"(buffer + kOutsideBytes / 4 * 3)
         : "rcx", "r11", "r12", "memory");
+#else
+    (void)number;
+    (void)a;
+    (void)b;
+    (void)c;
 #endif
     for (long i = 0; i < kOutsideBytes; ++i)
         if (buffer[i] != kOutsideByte) return 0;

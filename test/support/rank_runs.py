@@ -11,23 +11,41 @@ import sys
 import time
 import unittest
 
-from testing import BUILD, ON_GPUS, ROOT, RunCase, gpus, learnable, missing_for_ranks, write_shards
+from testing import BUILD, ON_GPUS, PATIENCE, ROOT, RunCase, gpus, learnable, missing_for_ranks, write_shards
 
 PROGRAM = BUILD / "train_gpt2"
-PATIENCE = 600  # seconds for a run that must end by itself; `make soak` may share the machine with other work
 # The relative change of a loss that another order of sums may cause. A GPU's Newton-Schulz rounds to f16.
 FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
-if ON_GPUS:
-    LAUNCHER, RANK = [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
-else:
-    LAUNCHER = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
-    RANK = "OMPI_COMM_WORLD_RANK"
+MPIRUN = os.environ.get("MPIRUN", "mpirun")
+# How `mpirun --version` begins: flags for more ranks than processors, started by root, and the variable of the rank.
+MPIS = {
+    "mpirun (Open MPI) 4": (["--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"],
+                            "OMPI_COMM_WORLD_RANK"),
+    "mpirun (Open MPI)": (["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--allow-run-as-root",
+                           "--mca", "mpi_yield_when_idle", "1"], "OMPI_COMM_WORLD_RANK"),
+    "": ([], "PMI_RANK"),  # MPICH, Intel MPI
+}
+
+
+def launcher():
+    """Returns the words that start ranks before -np, and the variable with a rank's number."""
+    if ON_GPUS:
+        return [sys.executable, ROOT / "scripts/launch/local.py"], "RANK"
+    try:
+        version = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout
+    except OSError:
+        version = ""  # the tests of ranks are skipped
+    flags, rank = next(how for begin, how in MPIS.items() if version.startswith(begin))
+    return [MPIRUN, *flags], rank
+
+
+LAUNCHER, RANK = launcher()
 
 
 def environment(**more):
     """Returns an environment without variables of this test's own launcher. Ranks share few cores: one thread each."""
     theirs = ("OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_", "TEON_TEST_LOG",
-              "NCCL_COMM_ID")
+              "NCCL_COMM_ID", "MPI_LOCAL", "HYDRA_", "HYDI_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
     return {**clean, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **{k: str(v) for k, v in more.items()}}
 
@@ -40,7 +58,7 @@ def for_rank(rank, what, command):
 class Ranks(RunCase):
     SHAPE = {"--model": "tiny", "--layers": 3, "--channels": 32, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
              "--batch-tokens": 768, "--micro-batch": 2, "--eval-tokens": 496, "--eval-every": 1000,
-             "--check-ranks": "on", "--comm-timeout": 60}
+             "--check-ranks": "on", "--comm-timeout": PATIENCE // 2}
     STEPS = 10
 
     @classmethod
@@ -61,14 +79,14 @@ class Ranks(RunCase):
 
     def train(self, ranks, out, *flags, steps=None, command=None):
         command = self.ranks(ranks, command or self.command(out, *flags, steps=steps))
-        return self.call(*command, timeout=PATIENCE, env=environment())
+        return self.call(*command, env=environment())
 
     def launch(self, command, **variables):
         return self.start(*command, stderr=subprocess.STDOUT, env=environment(**variables))
 
     def expect(self, process, pattern, status=1):
         """Waits for ranks that must fail (None: with any status) and print the pattern. Returns their output."""
-        output = process.communicate(timeout=300)[0]
+        output = process.communicate(timeout=PATIENCE)[0]
         self.assertNotEqual(process.returncode, 0, output)
         if status:
             self.assertEqual(process.returncode, status, output)
@@ -77,9 +95,8 @@ class Ranks(RunCase):
 
     def wait_for_log(self, process, run, size=0):
         log = self.folder / run / "metrics.jsonl"
-        deadline = time.monotonic() + 60
         while not (log.exists() and log.stat().st_size >= size):
-            self.assertTrue(process.poll() is None and time.monotonic() < deadline, process.poll())
+            self.assertIsNone(process.poll())
             time.sleep(0.02)
 
     def end_in_the_first_step(self, out, *flags, of=(1,)):
@@ -113,9 +130,7 @@ class Ranks(RunCase):
 
     def assert_no_rank_left(self, run):
         """Waits for the ranks' end, because the launcher may end before the ranks that it killed."""
-        deadline = time.monotonic() + 10
-        while left := self.ranks_of(run):
-            self.assertLess(time.monotonic(), deadline, left)
+        while self.ranks_of(run):
             time.sleep(0.05)
 
     def assert_close(self, a, b, tolerance):

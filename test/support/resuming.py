@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 
-from testing import STATE, RunCase, read_json, write_shards
+from testing import PATIENCE, STATE, RunCase, read_json, write_shards
 
 TIMES = ("time", "ms", "tokens_per_s", "data_wait_ms", "comm_wait_ms", "optimizer_ms")  # differ from run to run
 
@@ -58,7 +58,7 @@ class ResumeCase(RunCase):
         while True:
             process = self.start(*self.command(out, *flags, "--resume", steps=steps), **variables)
             try:
-                _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration if kills else 300)
+                _, error = process.communicate(timeout=rng.uniform(0.1, 0.7) * duration if kills else PATIENCE)
                 self.assertEqual(process.returncode, 0, error)
                 return kills
             except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ dev/run_tests.py puts this folder on Python's path:  import testing
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -31,6 +32,10 @@ DEV = ROOT / "dev"
 DATA = ROOT.parent / "shared" / "data"  # texts that are not part of this repository
 BPE = DATA / "gpt2_bpe"
 sys.path[:0] = [str(SCRIPTS), str(DEV)]
+# Seconds for a program that must end by itself. It ends a test that hangs, with the programs that it started, before
+# dev/run_tests.py does; no program takes nearly as long, however busy the machine is. Waits that end no program have no
+# limit of their own.
+PATIENCE = 600
 STATE = ("model.safetensors", "optimizer/state.safetensors")  # the files of a checkpoint with all trained numbers
 
 
@@ -48,6 +53,15 @@ def needs(*packages, data=()):
     return unittest.skipIf(absent, f"needs {', '.join(absent)}")
 
 
+def needs_torch(version, *packages):
+    """As needs(), for tests of what torch has since this version."""
+    def numbers(text):
+        return [int(number) for number in re.findall(r"\d+", text.partition("+")[0])]
+    if missing("torch") or numbers(importlib.metadata.version("torch")) >= numbers(version):
+        return needs("torch", *packages)
+    return unittest.skip(f"needs torch {version}")
+
+
 def gpus():
     """Returns the number of GPUs of this machine."""
     try:
@@ -61,7 +75,7 @@ def missing_for_ranks():
     if ON_GPUS:
         return "needs two GPUs" if gpus() < 2 else None
     libraries = subprocess.run(["ldd", BUILD / "train_gpt2"], capture_output=True, text=True).stdout
-    if shutil.which("mpirun") and "libmpi" in libraries:
+    if shutil.which(os.environ.get("MPIRUN", "mpirun")) and "libmpi" in libraries:
         return None
     return "needs a program built with MPI, and mpirun (libopenmpi-dev, openmpi-bin)"
 
@@ -105,7 +119,7 @@ class Case(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
-    def call(self, *command, expect=0, timeout=600, env=None, preexec_fn=None, **variables):
+    def call(self, *command, expect=0, timeout=PATIENCE, env=None, preexec_fn=None, **variables):
         """Runs a program to its end, with these variables added to the environment, or to `env`. Fails unless the
         exit status is `expect` (None: any)."""
         with self.popen(command, env, variables, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -125,7 +125,7 @@ TEST_CASE("train/stop: the second Ctrl-C in a terminal ends the process at once,
                     std::this_thread::sleep_for(std::chrono::milliseconds(50));
                     if (stop.signal() != SIGINT) return 1;
                     press();
-                    std::this_thread::sleep_for(std::chrono::seconds(10));
+                    std::this_thread::sleep_for(std::chrono::minutes(5));
                     return 2;
                 }) == -SIGINT);
 }
@@ -136,19 +136,19 @@ TEST_CASE("train/stop: a run ends a minute and two saves before its Slurm job, u
     };
     REQUIRE(end_of([&] {
                 StopRequest stop;
-                end_in(75);
+                end_in(1000);
                 stop.begin(0, false);
                 if (!stop.reason().empty()) return 1;
-                stop.expect_save(6);
+                stop.expect_save(400);
                 if (!stop.reason().empty()) return 2;
-                stop.expect_save(8);
+                stop.expect_save(480);
                 return stop.reason() == "the end of the Slurm job" && stop.signal() == 0 ? 0 : 3;
             }) == 0);
     REQUIRE(end_of([&] {
                 StopRequest stop;
-                end_in(30);
-                stop.begin(3600, false);
-                return stop.reason().empty() && *stop.job_s() > 20 && *stop.job_s() <= 30 ? 0 : 1;
+                end_in(3000);
+                stop.begin(36000, false);
+                return stop.reason().empty() && *stop.job_s() > 2000 && *stop.job_s() <= 3000 ? 0 : 1;
             }) == 0);
     REQUIRE(end_of([&] {
                 StopRequest stop;

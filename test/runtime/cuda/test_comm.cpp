@@ -382,5 +382,5 @@ TEST_CASE("runtime/cuda/comm: fault: abort", "[.][fault]") {
                     rank_context.comm->reduce_sum(x.data(), DType::f32, {{0, 10, 0}}, rank_context.stream);
                 throw Error("on its way up");
             }) == "on its way up");
-    REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+    REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::minutes(5));
 }

@@ -1,0 +1,1 @@
+"""Models and tokenizers as llama.cpp's files have them, for scripts/export_gguf.py."""
