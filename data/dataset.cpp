@@ -129,7 +129,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         if (!manifest_of(folder)) continue;
         const Manifest& m = *manifest_of(folder);
         compare(m, shards, data);
-        for (std::string item : teon::split(pattern)) {
+        for (std::string item : data_items(pattern)) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
             if (is_folder(item) && fs::path(item).lexically_normal().string() == folder)
                 check_none_missing(m, folder, shards, split);
@@ -157,7 +157,7 @@ std::pair<std::string, double> weighted(const std::string& item) {
 
 DataSet open_dataset(const std::string& pattern, const std::string& split) {
     std::vector<std::pair<std::string, double>> items;
-    for (const std::string& item : teon::split(pattern)) items.push_back(weighted(item));
+    for (const std::string& item : data_items(pattern)) items.push_back(weighted(item));
     const auto weights = std::count_if(items.begin(), items.end(), [](const auto& item) { return item.second > 0; });
     if (weights == 0) return open_source(pattern, split);
     CHECK_USAGE(weights == std::ssize(items),

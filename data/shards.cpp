@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -32,8 +33,8 @@ struct Format {
 constexpr Format kFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 constexpr const char* kBareTokens =
-    "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of the same "
-    "text with scripts/prepare.py";
+    "is not a token shard; nanoGPT's files of this name are uint16 tokens without a header: make shards of them with "
+    "scripts/prepare.py tokens --raw uint16";
 
 ShardInfo open_shard(const std::string& path) {
     const InputFile file(path);
@@ -108,11 +109,10 @@ ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte>
     const Format* format =
         std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.magic == magic; });
     CHECK_USAGE(format != std::end(kFormats) || !is_bare_name(path), "{}: {}", path, kBareTokens);
-    CHECK_USAGE(
-        format != std::end(kFormats),
-        "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards with "
-        "scripts/prepare.py",
-        path, magic, kFormats[0].magic, kFormats[1].magic);
+    CHECK_USAGE(format != std::end(kFormats),
+                "{}: is not a token shard: its magic number is {}, expected {} (uint16) or {} (uint32); make shards of "
+                "it with scripts/prepare.py, or with its command tokens if it has tokens",
+                path, magic, kFormats[0].magic, kFormats[1].magic);
     CHECK_USAGE(version == format->version,
                 "{}: format version {} of magic {}, expected {}; make it again with scripts/prepare.py", path, version,
                 magic, format->version);
@@ -133,10 +133,30 @@ std::string split_in_name(const std::string& path) {
     return val == std::string::npos || (train != std::string::npos && train > val) ? "train" : "val";
 }
 
+std::vector<std::string> data_items(const std::string& pattern) {
+    const std::vector<std::string> parts = teon::split(pattern);
+    std::vector<std::string> items;
+    for (size_t begin = 0; begin < parts.size();) {
+        std::string joined = parts[begin];
+        std::string item = joined;
+        size_t end = begin + 1;
+        for (size_t next = end; next < parts.size(); ++next) {
+            const std::string without_weight = joined + "," + parts[next].substr(0, parts[next].rfind(':'));
+            joined += "," + parts[next];
+            if (!path_exists(joined) && !path_exists(without_weight)) continue;
+            item = joined;
+            end = next + 1;
+        }
+        items.push_back(item);
+        begin = end;
+    }
+    return items;
+}
+
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of) {
     std::set<std::string> paths;
-    for (const std::string& item : teon::split(pattern)) {
+    for (const std::string& item : data_items(pattern)) {
         CHECK_USAGE(!item.empty(),
                     "'{}': an empty name; expected a folder, file or glob of token shards, or several with commas",
                     pattern);
@@ -163,6 +183,19 @@ std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string
                     shards.back().bytes_per_token, shards[0].path, shards[0].bytes_per_token);
     }
     return shards;
+}
+
+int largest_token(const ShardInfo& shard) {
+    constexpr int64_t kBlock = 1 << 20;
+    ShardReader reader({shard}, INT_MAX);
+    std::vector<int> tokens(static_cast<size_t>(std::min(shard.tokens, kBlock)));
+    int largest = 0;
+    for (int64_t first = 0; first < shard.tokens; first += kBlock) {
+        const int64_t n = std::min(kBlock, shard.tokens - first);
+        reader.read(tokens.data(), 0, first, n);
+        largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + n));
+    }
+    return largest;
 }
 
 ShardReader::ShardReader(std::vector<ShardInfo> shards, int vocab_size, ReadPolicy policy)

@@ -41,6 +41,10 @@ struct ShardInfo {
 // the number of tokens.
 ShardInfo parse_shard_header(const std::string& path, std::span<const std::byte> header, int64_t file_bytes);
 
+// Returns the items of a comma-separated list. A path that exists, with or without a weight (open_dataset), may have
+// commas in it: the longest one counts.
+std::vector<std::string> data_items(const std::string& pattern);
+
 // Returns "train" or "val" according to the last "_train" or "_val" in a shard's file name that "_" or ".bin" follows:
 // x_train_val_000000.bin, the validation shard of a text x_train, is "val", as is tiny_shakespeare_val.bin. Returns ""
 // if the name has neither.
@@ -52,6 +56,9 @@ std::string split_in_name(const std::string& path);
 // directory, a name that is not UTF-8, or mixed token sizes. Throws ReadError if the system cannot read a file.
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of = split_in_name);
+
+// Returns the largest token of a shard, which is read to its end.
+int largest_token(const ShardInfo& shard);
 
 // How a ShardReader reads. Tests inject a failing pread.
 struct ReadPolicy {

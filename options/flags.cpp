@@ -90,6 +90,10 @@ void add_data_flags(OptionTable& t, Options& o) {
     val_data.fixed = false;
     t.toggle("--shuffle", o.shuffle, "visit windows in a random order, each once an epoch");
     t.toggle("--document-mask", o.document_mask, "attention and positions restart at each document");
+    OptionRow& delimiter = t.integer("--delimiter", o.delimiter, 0, 1 << 24,
+                                     "token that begins documents, for shards without manifest.json");
+    delimiter.default_text = "the manifest's";
+    delimiter.fixed = false;  // that of the data is compared
 }
 
 void add_length_flags(OptionTable& t, Options& o) {

@@ -46,6 +46,7 @@ struct Options {
     // data
     std::string data, val_data;
     bool shuffle = true, document_mask = false;
+    int delimiter = -1;  // of data without a manifest.json; -1: not given
     // batch
     int64_t batch_tokens = 0;      // 0: by the device and the model (plan/run_plan.h)
     int micro_batch = 0;           // 0: automatic

@@ -92,6 +92,18 @@ void open_data(RunPlan& p) {
     for (const ShardInfo& shard : p.train.shards) p.data_tokens += shard.tokens;
 }
 
+// Says that nothing but the preset states the vocabulary, with what the first shard shows of it.
+void note_assumed_vocabulary(RunPlan& p) {
+    const Options& o = p.options;
+    if (p.train.shards.empty() || p.train.vocab_size > 0 || o.adopted || o.fields.contains("vocab_size")) return;
+    const ShardInfo& first = p.train.shards.front();
+    p.notes.emplace_back(
+        "note",
+        fmt::format("vocabulary {} is assumed, the preset's, because there is no manifest.json; the largest id of "
+                    "{} is {} (--vocab-size, or scripts/prepare.py adopt)",
+                    p.config.V, first.path, largest_token(first)));
+}
+
 constexpr int64_t kFewSteps = 50;       // fewer teach a model almost nothing: the warmup alone takes some
 constexpr int64_t kStepsOfEpoch = 200;  // at least, if --batch-tokens is not given
 constexpr int64_t kMaxBatchTokens = 524288;
@@ -327,7 +339,8 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     if (o.adopted && !o.given_flags.count("--seq-len")) o.seq_len = std::min(o.seq_len, o.adopted->config.max_T);
     open_data(p);
     p.config = make_config(family, o, p.train);
-    if (!p.train.shards.empty()) check_document_mask(o, p.train);
+    set_delimiter(o, p.train);  // which evaluations use, too
+    note_assumed_vocabulary(p);
     check_sharding(o, ranks);
     plan_batch(p);
     plan_length(p);
@@ -366,10 +379,15 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     return p;
 }
 
-void check_document_mask(const Options& o, const DataSet& data) {
+void set_delimiter(const Options& o, DataSet& data) {
+    if (data.shards.empty()) return;
+    CHECK_USAGE(o.delimiter < 0 || data.delimiter < 0 || o.delimiter == data.delimiter,
+                "--delimiter {}: {} says {}; leave the flag out to use that", o.delimiter, data.described_by,
+                data.delimiter);
+    if (o.delimiter >= 0) data.delimiter = o.delimiter;
     CHECK_USAGE(!o.document_mask || data.delimiter >= 0,
-                "--document-mask: the folder of {} has no manifest.json that names the delimiter; make the shards with "
-                "scripts/prepare.py",
+                "--document-mask: the folder of {} has no manifest.json that names the delimiter; name it with "
+                "--delimiter, or write the manifest with scripts/prepare.py adopt",
                 data.shards.front().path);
 }
 

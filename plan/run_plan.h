@@ -92,8 +92,9 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
 
 // Whether the flags exclude Sharding::all.
 inline bool needs_whole_weights(const Options& o) { return o.sample_every > 0 || o.check_ranks; }
-// Throws UsageError if --document-mask is given for data whose delimiter is not known.
-void check_document_mask(const Options& o, const DataSet& data);
+// Sets the delimiter of data whose manifest does not name it to --delimiter. Throws UsageError if the manifest names
+// another one, or if --document-mask is given and the delimiter is not known.
+void set_delimiter(const Options& o, DataSet& data);
 // Returns the parameters that a rank keeps under the plan's sharding.
 ParamShard shard_of(const RunPlan& plan, int rank);
 Exchange exchange_of(const RunPlan& plan);

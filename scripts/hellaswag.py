@@ -38,7 +38,27 @@ def label_of(value):
     """Returns the label, a whole number or its digits. int() would take 1.9 for 1, and True."""
     if type(value) is int or type(value) is str and re.fullmatch("[0-9]{1,9}", value):
         return int(value)
-    raise ValueError(value)
+    raise ValueError(f"label {str(value)[:20]} is not a whole number")
+
+
+def question_of(line):
+    """Returns (context, endings, index of the right ending) of a line. Raises ValueError with the fault."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    if not isinstance(row, dict):
+        raise ValueError("is not a JSON object")
+    if missing := [key for key in ("ctx", "endings", "label") if key not in row]:
+        raise ValueError(f"has no {missing[0]}; a question has ctx, endings and label")
+    endings = row["endings"] if isinstance(row["endings"], list) else [None]
+    for name, text in (("ctx", row["ctx"]), *((f"ending {i}", text) for i, text in enumerate(endings))):
+        if not (isinstance(text, str) and text and is_unicode(text)):
+            raise ValueError(f"{name} is not a text")
+    label = label_of(row["label"])
+    if not 0 <= label < len(endings):
+        raise ValueError(f"label {label} is not the number of an ending, from 0 to {len(endings) - 1}")
+    return row["ctx"], endings, label
 
 
 def read_questions(path):
@@ -47,16 +67,9 @@ def read_questions(path):
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                row = json.loads(line)
-                context, endings, label = row["ctx"], row["endings"], label_of(row["label"])
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise Failure(f"{path}: line {number} is not a question with ctx, endings and label") from None
-            texts = [context, *endings] if isinstance(endings, list) else [None]
-            if not all(isinstance(text, str) and text and is_unicode(text) for text in texts) or not (
-                    0 <= label < len(endings)):
-                raise Failure(f"{path}: line {number}: ctx or an ending is not a text, or label {label} is not the "
-                              f"number of an ending")
-            yield context, endings, label
+                yield question_of(line)
+            except ValueError as fault:
+                raise Failure(f"{path}: line {number} {fault}") from None
 
 
 def tokens_of(context, endings, encode):

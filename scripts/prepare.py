@@ -16,18 +16,16 @@ if __name__ == "__main__":
     startup.begin()
     from common import use_venv  # noqa: F401
 
-import argparse
 import os
-import re
 import sys
 import time
 
-from common.arguments import Parser as ArgumentParser
-
 try:
     from common.startup import complain, exit_code, printable
-    from teon_data import file_plan, shards, tokenizer_folder
-    from teon_data.files import Failure, UsageError, counted, quantity
+    from teon_data import arguments as words
+    from teon_data import file_plan, shards, token_commands, tokenizer_folder
+    from teon_data.arguments import Parser, positive
+    from teon_data.files import Failure, UsageError, counted
     from teon_data.interrupts import handle
     from teon_data.pipeline import Run, reasons
     from teon_data.sources import check_name, hub_data, open_source
@@ -47,29 +45,13 @@ sources:
 other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
   prepare.py info FOLDER      describe a folder of shards
+  prepare.py adopt FOLDER     write manifest.json and tokenizer/ beside shards of llm.c or modded-nanogpt
+  prepare.py export FOLDER    write shards as nanoGPT's or Megatron's files
+  prepare.py tokens SOURCE    make shards of tokens that other programs wrote (Megatron, nanoGPT, columns of ids, ...)
 
 After an interruption, run the same command again to continue. The shards have the same bytes as those of an
 uninterrupted run, for any number of workers. Counts accept 524288, 1e9, 100M, 512Ki.
 """
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        raise UsageError(f"{message} (see prepare.py --help)")
-
-
-def count(text, least=0):
-    try:
-        value = quantity(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is below {least}")
-    return value
-
-
-def positive(text):
-    return count(text, 1)
 
 
 def parse(arguments):
@@ -83,17 +65,12 @@ def parse(arguments):
     add("--tokenizer", default="gpt2", metavar="T",
         help="gpt2 (default), llama2, bytes, train:SIZE (byte-level BPE trained on the input), hf:OWNER/NAME on the "
              "hub, or the path of a tokenizer.json, a SentencePiece tokenizer.model or a folder with one of them")
-    add("--bpe-dir", metavar="FOLDER", help="use vocab.bpe and encoder.json of gpt2 from this folder; do not download")
-    add("--delimiter", metavar="TOKEN", help="token before each document, as text or id (default: the tokenizer's own, "
-                                             "<|endoftext|>, <s>, ...)")
+    words.add_tokenizer(parser)
     add("--text-field", default="text", metavar="NAME",
         help="column or key of the text, or a path to it such as meta.text (default text)")
     add("--txt-documents", choices=("file", "line"), default="file",
         help="one document of a .txt file: the whole file (default) or each line that is not empty")
-    add("--shard-tokens", type=positive, default=10**8, metavar="N", help="tokens per shard (default 100M)")
-    add("--val-tokens", type=count, metavar="N",
-        help="tokens in the validation shard, the first of the stream; 0 for none (default: a full shard, or a tenth "
-             "of a text that does not fill two)")
+    words.add_shards(parser)
     add("--split", metavar="NAME",
         help="the split of the input to train on, or all for one text (default: train; if file or folder names, or a "
              "data set's own files, tell splits, validation on the validation split, else on the test split)")
@@ -102,7 +79,6 @@ def parse(arguments):
     add("--drop-validation-duplicates", action="store_true",
         help="leave documents out of the training text that are also in the validation text (exact duplicates)")
     add("--list", action="store_true", help="print what would be read, each file with its rows, and end")
-    add("--max-tokens", type=positive, metavar="N", help="stop after exactly N tokens")
     add("--train-bytes", type=positive, default=2**28, metavar="N",
         help="train:SIZE learns from the first N bytes of the input's text (default 256Mi)")
     add("--unit-bytes", type=positive, default=2**23, metavar="N",
@@ -119,12 +95,7 @@ def parse(arguments):
         raise UsageError("the following arguments are required: --out (see prepare.py --help)")
     check_name(options.out or "")
     name = options.name or default_name(options.source[0])
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"--name '{name}': use only letters, digits, '.', '_' and '-'")
-    if len(name) > 200:  # before any work, because the shards' names are longer
-        raise UsageError(f"--name {name}: has {len(name)} characters; at most 200")
-    if options.shard_tokens > 2**31 - 1 or (options.val_tokens or 0) > 2**31 - 1:
-        raise UsageError("--shard-tokens, --val-tokens: a shard has at most 2^31 - 1 tokens")
+    words.check_shards(name, options)
     return Job(tuple(options.source), options.out and os.path.normpath(options.out), name,
                options.tokenizer, options.bpe_dir, options.delimiter, options.text_field,
                options.txt_documents == "line", options.shard_tokens, options.val_tokens,
@@ -134,13 +105,10 @@ def parse(arguments):
 
 
 def default_name(source):
-    if data := hub_data(source):
-        name = data.repository.split("/")[1]
-        name = {"fineweb-edu": "edu_fineweb"}.get(name, name)
-    else:
-        stem = os.path.basename(os.path.normpath(source)).split(".")[0]
-        name = re.sub(r"[^A-Za-z0-9_-]+", "", stem).lstrip("_-")
-    return re.sub(r"([_-](train|val))+$", "", name) or "text"  # a shard's name states its own split
+    if not (data := hub_data(source)):
+        return words.default_name(source)
+    name = data.repository.split("/")[1]
+    return words.unsplit({"fineweb-edu": "edu_fineweb"}.get(name, name))
 
 
 def notice(line):
@@ -212,7 +180,7 @@ def info(arguments):
 
 def obey(arguments):
     handle()
-    command = {"verify": verify, "info": info}.get(arguments[0] if arguments else "")
+    command = ({"verify": verify, "info": info} | token_commands.COMMANDS).get(arguments[0] if arguments else "")
     return command(arguments[1:]) if command else prepare(arguments)
 
 

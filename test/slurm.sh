@@ -18,8 +18,10 @@ done
 work=$(mktemp -d "${TMPDIR:-/tmp}/slurm-XXXXXX") host=$(hostname -s)
 finish() {
     scancel --user=root --full 2>/dev/null
+    local name pid
     for name in slurmctld slurmd munged; do
-        [ ! -e "$work/$name.pid" ] || kill "$(cat "$work/$name.pid")"
+        pid=$(cat "$work/$name.pid" 2>/dev/null) && kill "$pid" || continue
+        while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done  # it writes into the folder
     done
     rm -rf --one-file-system "$work"
 }

@@ -90,7 +90,8 @@ class Jobs(ResumeCase):
     def test_several_ranks(self):
         if reason := missing_for_ranks():
             self.skipTest(reason)
-        if "pmix" not in self.call("srun", "--mpi=list", env=os.environ).stderr:
+        known = self.call("srun", "--mpi=list", env=os.environ)
+        if "pmix" not in known.stdout + known.stderr:
             self.skipTest("needs Slurm's plugin for PMIx")
         job = self.submit("--nodes=1", "--gpus-per-node=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=1000",
                           LAUNCH, *self.words(), TEON_PROGRAM=BUILD / "train_gpt2", SLURM_MPI_TYPE="pmix")

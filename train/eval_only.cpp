@@ -154,7 +154,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
         CHECK_USAGE(data.mixture.empty(),
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
         check_model_tokenizer(data, published.folder, c.V);  // otherwise losses mean nothing
-        check_document_mask(o, data);
+        set_delimiter(o, data);
     }
     std::vector<MultipleChoice> examples;
     if (!o.hellaswag.empty()) examples = read_multiple_choice(o.hellaswag, c.V);

@@ -17,6 +17,15 @@ token_table   tokens.bin, the bytes of every token
 round_trip    whether texts can be restored from their tokens
 source_bytes  bytes of text behind tokens
 shards     the binary layout, parts and shards on disk, verify and info
+token_commands  adopt, export and tokens: tokens that exist
+token_sources   which files of tokens a source has, and their splits
+token_formats   Megatron, datatrove, ids without a header
+token_rows      columns of ids, mosaicml-streaming, litdata
+token_stream    a delimiter before each document, the check of ids, the cut into shards
+token_import    tokens to shards
+token_export    shards to nanoGPT's and Megatron's files
+adopt      a manifest and a tokenizer for shards that exist
+arguments  what the command lines have in common
 workers    the worker processes and their tasks
 shard_plan   which tokens the next shard has
 pipeline   the order of work, and the state from which an interrupted run continues

@@ -1,6 +1,9 @@
 """The text column of a table: parquet, Arrow's files and streams, CSV. A field within a column is named by its path,
 as in "meta.text"."""
 
+import mmap
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -97,19 +100,25 @@ def parquet_values(file, begin, end, name):
 
 def arrow_batches(path, begin=0, end=None):
     """Yields record batches of Arrow's IPC file or stream format, which the library `datasets` writes."""
-    with pa.memory_map(path) as source:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise pa.ArrowInvalid("it is empty")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with pa.BufferReader(pa.py_buffer(mapped)) as source:
         is_file = source.read(6) == b"ARROW1"
         source.seek(0)
         if is_file:
             reader = pa.ipc.open_file(source)
             for i in range(begin, reader.num_record_batches if end is None else end):
                 yield reader.get_batch(i)
+                mapped.madvise(mmap.MADV_DONTNEED)  # else all that was read would count as this process's memory
             return
         for i, batch in enumerate(pa.ipc.open_stream(source)):
             if i == end:
                 return
             if i >= begin:
                 yield batch
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def arrow_text_sizes(path, name):

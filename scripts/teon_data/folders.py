@@ -62,7 +62,7 @@ class Folder:
         divisions = {}
         for name in names:
             path = os.path.join(folder, name)
-            if name.startswith("_") and "=" not in name or name == "__MACOSX":
+            if name.startswith("_") and "=" not in name:  # as Spark and pyarrow
                 self._leave_out(WORKING, [path])
             elif os.path.isdir(path):
                 yield from self._walk(path, split)

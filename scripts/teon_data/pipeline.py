@@ -130,9 +130,8 @@ class Run:
         if state:
             loaded = tokenizers.load(folder)
         else:
-            description = tokenizer_folder.create(folder, job.tokenizer, job.bpe_dir, job.delimiter,
-                                                  training_texts(job, self.source, self.notice))
-            loaded = tokenizers.load(folder)
+            description, loaded = tokenizer_folder.create_and_load(
+                folder, job.tokenizer, job.bpe_dir, job.delimiter, training_texts(job, self.source, self.notice))
             if description.get("huggingface", "") is None:
                 self.notice("tokenizer.json has no equal of this SentencePiece model: Hugging Face's libraries will "
                             "find no tokenizer in checkpoints, only its tokenizer/tokenizer.model")

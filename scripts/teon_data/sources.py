@@ -29,7 +29,7 @@ COMPRESSED_INSIDE = ("parquet", "arrow")
 # Files that are read if they are named, but not looked for in folders, where they are not the text.
 NAMED_KINDS = {".json": "jsonl"} | dict.fromkeys(
     (".md", ".rst", ".tex", ".html", ".htm", ".py", ".c", ".h", ".cpp", ".cu", ".js", ".java", ".rs", ".go"), "txt")
-TOKEN_FILES = (".bin", ".npy", ".tiktoken")
+TOKEN_FILES = (".bin", ".idx", ".npy", ".ds", ".mds", ".tiktoken")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 HUB_REPOSITORIES = {"fineweb": "HuggingFaceFW/fineweb", "fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 HUB_SAMPLES = ("10BT", "100BT", "350BT")
@@ -79,7 +79,7 @@ def check_content(path, size):
 def unknown_kind(path):
     if path.lower().endswith(TOKEN_FILES):
         return UsageError(f"{path}: has tokens, not text. A training program reads shards of llm.c's layout as --data; "
-                          "nanoGPT's train.bin has no header, so prepare the text that it was made from")
+                          "prepare.py tokens makes them of nanoGPT's, Megatron's and others' files")
     return UsageError(f"{path}: unknown kind of file; use .parquet, .arrow, .csv, .jsonl, .json or a text such as "
                       ".txt, .md or .py, all but the first two also with .gz, .zst, .bz2 or .xz")
 

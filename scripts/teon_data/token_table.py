@@ -1,11 +1,15 @@
 """tokens.bin, the bytes of every id of a tokenizer, with which tokens are decoded without its library."""
 
+import collections
 import hashlib
+import itertools
+import operator
 import struct
 
 from .tokenizer import GPT2_DELIMITER
 
 LONGEST_OF_VERSION_2 = 255  # bytes of a token
+LENGTHS = collections.defaultdict(lambda: b"\xff", {size: bytes([size]) for size in range(256)})
 PROBES = ("a", "The", "1", "one two")  # texts that show whether a tokenizer adds a blank in front
 
 
@@ -26,9 +30,31 @@ def tokens_bin(table, delimiter, first_blank):
     if delimiter >= 0 and not table[delimiter]:  # of the tokenizer bytes; llm.c's reader refuses a token without bytes
         table = [*table[:delimiter], GPT2_DELIMITER.encode(), *table[delimiter + 1:]]
     if not first_blank and max(map(len, table)) <= LONGEST_OF_VERSION_2:
-        return token_header(2, table, delimiter) + b"".join(bytes([len(token)]) + token for token in table)
+        return token_header(2, table, delimiter) + with_lengths(table)
     lengths = struct.pack(f"<{len(table)}I", *map(len, table))
     return token_header(3, table, delimiter, first_blank) + lengths + b"".join(table)
+
+
+def read_tokens_bin(path):
+    """Returns (the bytes of each id, whether a document's first token has an added blank) of a file of this form."""
+    with open(path, "rb") as file:
+        data = file.read()
+    _, version, count, _, first_blank = struct.unpack("<5i", data[:20])
+    if version == 3:
+        at = 1024 + 4 * count
+        ends = itertools.accumulate(struct.unpack_from(f"<{count}I", data, 1024), initial=at)
+        return [data[begin:end] for begin, end in itertools.pairwise(ends)], bool(first_blank)
+    table, at = [], 1024
+    for _ in range(count):
+        end = at + 1 + data[at]
+        table.append(data[at + 1:end])
+        at = end
+    return table, False
+
+
+def with_lengths(table):
+    """Returns each token behind its length in a byte, 255 for longer ones."""
+    return b"".join(map(operator.add, map(LENGTHS.__getitem__, map(len, table)), table))
 
 
 def token_header(version_number, table, delimiter, first_blank=False):
@@ -38,8 +64,7 @@ def token_header(version_number, table, delimiter, first_blank=False):
 def identity(table, delimiter):
     """Returns a hash that is equal for equal tokenizers: that of tokens.bin in version 2, which older versions of this
     script always wrote, with 255 for longer tokens."""
-    tokens = b"".join(bytes([min(len(token), LONGEST_OF_VERSION_2)]) + token for token in table)
-    return hashlib.sha256(token_header(2, table, delimiter) + tokens).hexdigest()
+    return hashlib.sha256(token_header(2, table, delimiter) + with_lengths(table)).hexdigest()
 
 
 def decode(table, first_blank, tokens):

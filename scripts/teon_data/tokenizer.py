@@ -6,6 +6,7 @@ so for every prompt.
 """
 
 import array
+import functools
 import json
 import os
 import re
@@ -132,10 +133,13 @@ class HuggingFace:
             self.model.model.dropout = None
         self.model.no_truncation()
         self.model.no_padding()
-        self.ids = self.model.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(self.ids.values()) + 1
+        self.vocab_size = description.get("vocab_size") or max(self.ids.values()) + 1
         self.cuttable = description.get("trained", False)  # a trained tokenizer splits words like GPT-2
         self.encode_batch = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
+
+    @functools.cached_property
+    def ids(self):  # which takes half as long as loading, and workers do without
+        return self.model.get_vocab(with_added_tokens=True)
 
     def encode(self, texts):
         return [array.array("I", encoding.ids) for encoding in self.encode_batch(texts, add_special_tokens=False)]
@@ -156,14 +160,16 @@ class HuggingFace:
         return self.model.id_to_token(token)
 
     def special_tokens(self):
-        model = json.loads(self.model.to_str())["model"]
-        unknown = model.get("unk_id", self.ids.get(model.get("unk_token")))  # stands for text
+        model = self.model.model  # its JSON takes as long as loading it, and only Unigram's has what is needed
+        unknown = json.loads(model.__getstate__()).get("unk_id") if not hasattr(model, "unk_token") else (
+            model.unk_token and self.model.token_to_id(model.unk_token))  # stands for text
         return [token for token, added in self.model.get_added_tokens_decoder().items()
                 if added.special and token != unknown]
 
+    @functools.cache  # noqa: B019
     def token_bytes(self):
-        byte_of = {character: byte for byte, character in byte_alphabet().items()}
-        decoder = json.dumps(json.loads(self.model.to_str()).get("decoder"), ensure_ascii=False)
+        decoder = json.dumps(json.loads(self.model.decoder.__getstate__()) if self.model.decoder else None,
+                             ensure_ascii=False)
         if lossy := re.search('"type": "(WordPiece|BPEDecoder|CTC)"', decoder):
             raise UsageError(f"--tokenizer: the decoder {lossy[1]} of this tokenizer.json joins tokens to words, so a "
                              "token has no bytes of its own; use a byte-level or a SentencePiece tokenizer")
@@ -171,13 +177,23 @@ class HuggingFace:
         added = self.model.get_added_tokens_decoder()
         table = [b""] * self.vocab_size
         for text, token in self.ids.items():
-            if token in added and (added[token].special or not blanks):
-                table[token] = text.encode()
-            elif byte_level and all(character in byte_of for character in text):
-                table[token] = bytes(byte_of[character] for character in text)
-            else:
-                table[token] = piece_bytes(text)
+            table[token] = (spelled_bytes(text) if byte_level else None) or piece_bytes(text)
+        for token, text in added.items():
+            if text.special or not blanks:
+                table[token] = text.content.encode()
         return table
+
+
+# For str.translate: a character of the byte alphabet to the one whose code is its byte, others below 256 to none such.
+BYTE_CODES = dict.fromkeys(range(256), 0xffff) | {ord(character): byte for byte, character in byte_alphabet().items()}
+
+
+def spelled_bytes(text):
+    """Returns the bytes that characters of the byte alphabet spell, None if there are others."""
+    try:
+        return text.translate(BYTE_CODES).encode("latin-1")
+    except UnicodeEncodeError:
+        return None
 
 
 def piece_bytes(piece):

@@ -1,5 +1,6 @@
 """Makes the folder beside the shards with a tokenizer's files, from local files, the hub or by training."""
 
+import contextlib
 import json
 import os
 import re
@@ -60,11 +61,17 @@ def is_tiktoken(path):
 
 
 def create(folder, name, bpe_dir, delimiter, texts):
-    """Creates `folder`, which must not exist, with the tokenizer `name` and returns its description.
+    """Creates `folder`, which must not exist, with the tokenizer `name` and returns its description."""
+    return create_and_load(folder, name, bpe_dir, delimiter, texts)[0]
+
+
+def create_and_load(folder, name, bpe_dir, delimiter, texts):
+    """Does the same and returns (description, the loaded tokenizer): a large one takes a second to load.
 
     `texts` are the training texts of train:SIZE. After a crash the folder does not exist.
     """
     staged = folder + ".staged"
+    origins = {}  # the user's path of a copied file, for messages
     shutil.rmtree(staged, ignore_errors=True)
     os.makedirs(staged)
     description = {"name": name}
@@ -73,6 +80,7 @@ def create(folder, name, bpe_dir, delimiter, texts):
     elif name == "gpt2":
         kind = "gpt2"
         fetch_gpt2(staged, bpe_dir)
+        origins = {file: os.path.join(bpe_dir, file) for file in GPT2_FILES} if bpe_dir else {}
     elif name.startswith("train:"):
         kind = "huggingface"
         description["trained"] = True
@@ -83,15 +91,19 @@ def create(folder, name, bpe_dir, delimiter, texts):
         else:
             path = next(p for p in (name, *(os.path.join(name, file) for file in FILES)) if os.path.isfile(p))
         kind = "huggingface" if path.endswith(".json") else "sentencepiece"
-        shutil.copyfile(path, os.path.join(staged, FILES[kind == "sentencepiece"]))
+        file = FILES[kind == "sentencepiece"]
+        shutil.copyfile(path, os.path.join(staged, file))
+        origins[file] = path
         config = os.path.join(os.path.dirname(path), "tokenizer_config.json")
         if kind == "huggingface" and os.path.exists(config):
             shutil.copyfile(config, os.path.join(staged, "tokenizer_config.json"))
+            origins["tokenizer_config.json"] = config
 
     if kind == "sentencepiece":
         description["huggingface"] = write_converted(staged)
     from importlib.metadata import version  # here, because it takes longer than the rest to import
-    tokenizer = KINDS[kind](staged, description)
+    with naming(staged, origins):
+        tokenizer = KINDS[kind](staged, description)
     if tokenizer.vocab_size > MOST_IDS:
         raise UsageError(f"--tokenizer {name}: its largest id is {tokenizer.vocab_size - 1}; the training programs "
                          f"read ids below {MOST_IDS}")
@@ -102,7 +114,8 @@ def create(folder, name, bpe_dir, delimiter, texts):
         description |= {"delimiter": tokenizer.vocab_size - 1,
                         "delimiter_text": GPT2_DELIMITER if kind == "gpt2" else "no byte"}
     else:
-        token = choose_delimiter(tokenizer, name, staged, delimiter)
+        with naming(staged, origins):
+            token = choose_delimiter(tokenizer, name, staged, delimiter)
         description |= {"delimiter": token, "delimiter_text": tokenizer.text_of(token)}
     table = tokenizer.token_bytes()
     with writing(os.path.join(staged, "tokens.bin"), "wb") as file:
@@ -116,7 +129,20 @@ def create(folder, name, bpe_dir, delimiter, texts):
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(staged, folder)
     sync_folder(os.path.dirname(folder))
-    return description
+    tokenizer.delimiter = description["delimiter"]
+    return description, tokenizer
+
+
+@contextlib.contextmanager
+def naming(staged, origins):
+    """Names the user's files in a Failure, not their copies."""
+    try:
+        yield
+    except Failure as fault:
+        text = str(fault)
+        for file, path in origins.items():
+            text = text.replace(os.path.join(staged, file), path)
+        raise Failure(text) from fault
 
 
 def write_converted(folder):

@@ -17,7 +17,7 @@ from .files import Failure, first_line
 from .interrupts import held, leave_to_parent
 from .shards import token_dtype, write_part, write_shard
 from .source_bytes import TokenLengths
-from .token_table import adds_first_blank
+from .token_table import read_tokens_bin
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Worker:
         self.parts = os.path.join(folder, "parts")
         self.tokenizer = tokenizers.load(os.path.join(job.out, "tokenizer"))
         self.reader = Reader(job.read_options(self.tokenizer.cuttable))
-        table = self.tokenizer.token_bytes()
-        self.lengths = TokenLengths(table, self.tokenizer.delimiter, adds_first_blank(self.tokenizer, table))
+        table, first_blank = read_tokens_bin(os.path.join(job.out, "tokenizer", "tokens.bin"))
+        self.lengths = TokenLengths(table, self.tokenizer.delimiter, first_blank)
         texts = os.path.join(folder, TEXTS)
         self.validation = load([texts]) if os.path.exists(texts) else None
         self.special = np.zeros(self.tokenizer.vocab_size, bool)

@@ -104,6 +104,20 @@ TEST_CASE("data/shards: folder, file, glob and list name shards, each once, sort
         REQUIRE(open(folder.path() + "," + spelling, "train").size() == 2);
 }
 
+TEST_CASE("data/shards: a path with commas is an item if it exists") {
+    using Items = std::vector<std::string>;
+    TempDir folder;
+    for (const char* name : {"a,b", "a", "c"}) std::filesystem::create_directory(folder / name);
+    const std::string both = folder / "a,b";
+    const std::string c = folder / "c";
+    REQUIRE(data_items(both) == Items{both});
+    REQUIRE(data_items(both + "," + c) == Items{both, c});
+    REQUIRE(data_items(c + ":0.5," + both + ":0.5") == Items{c + ":0.5", both + ":0.5"});
+    REQUIRE(data_items("none,never,") == Items{"none", "never", ""});
+    write_shard(folder / "a,b/x_train_000001.bin", counting(10));
+    REQUIRE(paths_of(open_shards(both, "train")) == Items{both + "/x_train_000001.bin"});
+}
+
 TEST_CASE("data/shards: the last split in a shard's name decides") {
     for (auto [name, split] : {std::pair{"d/x_train_000001.bin", "train"},
                                {"x_val_000000.bin", "val"},

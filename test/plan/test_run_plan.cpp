@@ -245,6 +245,28 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     REQUIRE_THROWS_AS(parse_and_plan_a_run("no/such/folder"), UsageError);
 }
 
+TEST_CASE("plan/run_plan: what shards without a manifest leave open is given or said") {
+    TempDir folder;
+    const std::string shard = folder / "x_train_000001.bin";
+    std::vector<uint32_t> tokens(3'000'000, 7);  // more than are read at a time
+    tokens[2'999'999] = 1023;
+    write_shard(shard, tokens);
+    const auto plan = [&](const std::string& flags) { return planned("--steps 9 --data " + shard + " " + flags); };
+    const std::string assumed =
+        "vocabulary 50257 is assumed, the preset's, because there is no manifest.json; the "
+        "largest id of " +
+        shard + " is 1023";
+    REQUIRE(contains(plan_report(plan("")), assumed));
+    REQUIRE(!contains(plan_report(plan("--vocab-size 1024")), "is assumed"));
+    REQUIRE(plan("").train.delimiter == -1);
+    REQUIRE(plan("--delimiter 5 --document-mask on").train.delimiter == 5);
+    REQUIRE(contains(error_of<UsageError>([&] { plan("--document-mask on"); }), "name it with --delimiter"));
+    write_file(folder / "manifest.json", R"({"vocab_size": 1024, "delimiter": 9})");
+    REQUIRE(!contains(plan_report(plan("")), "is assumed"));
+    REQUIRE(plan("--delimiter 9").train.delimiter == 9);
+    REQUIRE(contains(error_of<UsageError>([&] { plan("--delimiter 5"); }), "manifest.json says 9"));
+}
+
 TEST_CASE("plan/run_plan: with flash attention GPT-2 small at a context of 8192 fits 80 GB, without a T x T buffer") {
     auto plan = [](int T, const char* attention) {
         return planned(fmt::format("--model small --seq-len {} --micro-batch 8 --batch-tokens {} --dtype bf16 "

@@ -254,7 +254,8 @@ def stop(number, _):
 
 def machine():
     names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'a CPU'}"
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} core{'s' * (cores > 1)} of {names[0] if names else 'a CPU'}"
 
 
 def main():

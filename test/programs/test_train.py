@@ -170,7 +170,7 @@ class TrainTest(RunCase):
         (self.folder / "nano" / "train.bin").write_bytes(bytes(2000))
         for data in ("nano", "nano/train.bin"):
             self.assertIn("train.bin: is not a token shard; nanoGPT's files of this name are uint16 tokens without a "
-                          "header: make shards of the same text with scripts/prepare.py",
+                          "header: make shards of them with scripts/prepare.py tokens --raw uint16",
                           self.error_of(BUILD / "train_gpt2", "--data", self.folder / data))
 
     def test_a_plan_without_a_gpu_says_so_and_needs_no_data(self):

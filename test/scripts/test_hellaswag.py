@@ -36,6 +36,13 @@ class HellaSwagTest(PrepareCase):
             self.path("q.jsonl").write_text(f"{good}\n{bad}\n")
             with self.assertRaisesRegex(files.Failure, "q.jsonl: line 2"):
                 list(hellaswag.read_questions(str(self.path("q.jsonl"))))
+        for bad, fault in (("{", "line 2 is not JSON"), ('{"ctx": "a", "label": 1}', "line 2 has no endings"),
+                           (good.replace('"c"', "7"), "line 2 ending 1 is not a text"),
+                           (good.replace("1", "2"), "line 2 label 2 is not the number of an ending, from 0 to 1"),
+                           (good.replace("1", "1.9"), "line 2 label 1.9 is not a whole number")):
+            self.path("q.jsonl").write_text(f"{good}\n{bad}\n")
+            with self.assertRaisesRegex(files.Failure, fault):
+                list(hellaswag.read_questions(str(self.path("q.jsonl"))))
         os.mkfifo(self.path("pipe"))
         with self.assertRaisesRegex(files.Failure, "is a pipe"):
             next(hellaswag.read_questions(str(self.path("pipe"))))

@@ -168,7 +168,7 @@ class TestSplits(FolderCase):
     def test_files_of_the_same_content_are_named(self):
         for name in ("texts/a.txt", "texts/b.txt", "other/c.txt"):
             self.write(name, ["one text\n" * 20000])
-        self.write("texts/d.txt", ["one text\n" * 19999 + "one Text\n"])
+        self.write("texts/d.txt", ["one text\n" * 10000 + "one Text\n" + "one text\n" * 9999])
         err = self.make("out", "texts")[1]
         names = ", ".join(str(self.path("texts", name)) for name in ("a.txt", "b.txt"))
         self.assertIn(f"2 files have the same content: {names}; each is read", err)

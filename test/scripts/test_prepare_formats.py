@@ -100,7 +100,7 @@ class TestFormats(PrepareCase):
         self.path("tokenizer.model").write_bytes(ranks)
         for name, tokenizer, remedy in (
                 ("a.parquet", "bytes", "is a pointer of Git LFS, not the file itself; fetch it: git lfs pull"),
-                ("train.bin", "bytes", "nanoGPT's train.bin has no header, so prepare the text"),
+                ("train.bin", "bytes", "prepare.py tokens makes them of nanoGPT's"),
                 ("cl100k.tiktoken", "bytes", "has tokens, not text"),
                 ("a.txt", self.path("tokenizer.model"), "is tiktoken's file of ranks")):
             self.assertIn(remedy, self.refused(2, name, tokenizer=tokenizer))

@@ -46,6 +46,19 @@ class OddTest(PrepareCase):
             self.assertFalse(self.path("refused", "manifest.json").exists())
         self.make("small", self.write_text("small.txt"), "--workers", 1, "--unit-bytes", 1, "--shard-tokens", 9)
 
+    @needs("tokenizers", "sentencepiece")
+    def test_a_damaged_tokenizer_is_named_by_the_users_path(self):
+        for name, fault in (("mine.json", "not a tokenizer.json"), ("mine.model", "not a SentencePiece model")):
+            self.path(name).write_text("{}")
+            line = self.refused(1, self.write_text(), tokenizer=self.path(name))
+            self.assertIn(f"{self.path(name)}: {fault}", line)
+            self.assertNotIn("staged", line)
+        self.path("own").mkdir()
+        self.tokenizer_file("own/tokenizer.json", range(4))
+        self.path("own", "tokenizer_config.json").write_text("{")
+        self.assertIn(f"{self.path('own', 'tokenizer_config.json')}: cannot be read as JSON",
+                      self.refused(1, "a.txt", tokenizer=self.path("own")))
+
     def tokenizer_file(self, name, ids):
         vocabulary = dict(zip(("a", "<s>", "b", "c"), ids))
         self.path(name).write_text(json.dumps({
