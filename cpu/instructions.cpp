@@ -41,6 +41,8 @@ const InstructionSet& instruction_set() {
 
 bool multiplies_bf16() { return uses(dnnl::cpu_isa::avx512_core_bf16); }
 
+bool packs_transposed_floats_slowly() { return !uses(dnnl::cpu_isa::avx512_core); }
+
 std::string matmul_library() {
     const dnnl_version_t& v = *dnnl::version();
     return fmt::format("oneDNN {}.{}.{} with {}", v.major, v.minor, v.patch, instruction_set().name);

@@ -9,6 +9,9 @@ namespace teon::cpu {
 // them matmul widens 16-bit operands and multiplies floats.
 bool multiplies_bf16();
 
+// Returns whether oneDNN takes long to pack a transposed A of floats, as it does without AVX-512.
+bool packs_transposed_floats_slowly();
+
 // Returns the library, its version and the instruction set that it uses: "oneDNN 2.6.3 with AVX512_BF16".
 std::string matmul_library();
 

@@ -1,4 +1,6 @@
 // Device memory on a CPU: the process's own. Copies and fills are ordinary ones.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -18,12 +20,22 @@ namespace {
 
 constexpr int64_t kPlanned = int64_t{128} << 20;  // of the libraries, which every plan counts itself (plan/memory.cpp)
 
+// Asks for huge pages, which Linux gives unasked only where transparent huge pages are `always`. A refusal costs only
+// time.
+void use_huge_pages(void* p, size_t bytes) {
+    constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
+    const uintptr_t first = teon::round_up(begin, kHugePage), last = (begin + bytes) / kHugePage * kHugePage;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
 cudaError_t allocate(const char* what, void** p, size_t bytes, bool filled) {
     *p = nullptr;
     if (const cudaError_t status = refuse_in_capture(what)) return status;
     if (bytes == 0) return cudaSuccess;
     if (has_memory(bytes)) *p = std::aligned_alloc(kAlignment, teon::round_up(bytes, kAlignment));
     if (!*p) return fail(cudaErrorMemoryAllocation, "out of memory");
+    use_huge_pages(*p, bytes);
     if (filled) std::memset(*p, kNaN, bytes);  // exposes reads of uninitialized memory
     ++counters.allocations;
     return cudaSuccess;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/integer.h"
+#include "cpu/instructions.h"
 #include "cpu/transpose.h"
 
 namespace teon::cpu {
@@ -15,9 +16,9 @@ namespace {
 
 // The part of K for which 16-bit operands are widened at a time. It bounds a thread's scratch memory for any K.
 constexpr int64_t kSlice = 512;
-// The part of K for which A is transposed at a time: 256 rows of it stay in the second-level cache. Rows of a power of
+// The bytes of K for which A is transposed at a time: 256 rows of it stay in the second-level cache. Rows of a power of
 // two of bytes would displace each other from the first-level cache.
-constexpr int64_t kSliceTransposed = 704;
+constexpr int64_t kSliceTransposedBytes = 1408;
 // For fewer columns the copies take longer than they save.
 constexpr int64_t kMinColumnsTransposed = 128;
 // A tile is computed apart if K is at least this; for a shorter K the copies take longer than they save.
@@ -85,9 +86,10 @@ TileProduct::TileProduct(const Matmul& m, int64_t rows, int64_t columns) : rows_
     const bool column_of_a = rows == 1 && m.trans_a && m.A.ld > 1;
     odd_ = narrow && m.K % 2 == 1;
     end_ = m.K - (odd_ ? 1 : 0);
-    transposed_ = narrow && m.trans_a && rows > 1 && columns >= kMinColumnsTransposed;
-    dense_b_ = transposed_ && !m.trans_b && columns < m.B.ld;
-    depth_ = transposed_ ? std::min(end_, kSliceTransposed) : end_;
+    transposed_ =
+        m.trans_a && rows > 1 && columns >= kMinColumnsTransposed && (narrow || packs_transposed_floats_slowly());
+    dense_b_ = transposed_ && narrow && !m.trans_b && columns < m.B.ld;
+    depth_ = transposed_ ? std::min(end_, kSliceTransposedBytes / size_of(m.in)) : end_;
     if (!column_of_a && end_ > 0) {
         finished_ = choose_finished(m);
         if (finished_) return;
@@ -142,7 +144,7 @@ void TileProduct::run(const Matmul& m, int64_t matrix, int64_t row, int64_t colu
         const void* b =
             at(m.B.data, m.in, matrix * m.B.stride + (m.trans_b ? column * m.B.ld + k : k * m.B.ld + column));
         if (transposed_) {
-            void* rows_of_a = resized(worker.a, ceil_div(rows_ * depth, int64_t{2}));
+            void* rows_of_a = resized(worker.a, ceil_div(rows_ * depth * size_of(m.in), int64_t{sizeof(float)}));
             transpose(m.in, rows_of_a, depth, a, m.A.ld, depth, rows_);
             a = rows_of_a;
         }

@@ -14,9 +14,10 @@ namespace teon::cpu {
 // in 16 bits (primitive.h). If oneDNN has only reference code for a plain product of 16-bit operands, too, they are
 // widened, for a slice of K at a time.
 //
-// oneDNN's best kernels take 16-bit matrices whose rows follow each other without gaps, and transpose A slowly. A
-// transposed A is therefore transposed here, for a slice of K at a time, and a tile that is narrower than C's rows is
-// computed apart and then copied.
+// oneDNN transposes A slowly: without AVX-512 it reads each line of a matrix of floats several times, from memory if
+// rows are a power of two of bytes apart. A transposed A is therefore transposed here, for a slice of K at a time.
+// oneDNN's best kernels take 16-bit matrices whose rows follow each other without gaps: a tile that is narrower than
+// C's rows is computed apart and then copied.
 class TileProduct {
 public:
     TileProduct() = default;

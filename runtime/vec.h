@@ -1,6 +1,7 @@
 // Vectors of elements that one access loads or stores, and their width on this backend.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -39,13 +40,39 @@ struct alignas(sizeof(T) * N) Vec {
 #define FOR_VEC(k, N) _Pragma("GCC unroll 1") for (int k = 0; k < (N); ++k)
 #endif
 
+// On the host, a Vec is copied by the widest register that it fills. g++ copies a struct by moves of 16 bytes where
+// AVX2 is the widest, and a wider load of what several of them stored waits until all have left the store buffer.
+#if defined(__CUDACC__)
+template <typename T, int N>
+TEON_HD void copy_vec(Vec<T, N>* to, const Vec<T, N>* from) {
+    *to = *from;
+}
+#else
+#if defined(__AVX512F__)
+inline constexpr size_t kRegisterBytes = 64;
+#elif defined(__AVX__)
+inline constexpr size_t kRegisterBytes = 32;
+#else
+inline constexpr size_t kRegisterBytes = 16;
+#endif
+template <typename T, int N>
+[[gnu::always_inline]] inline void copy_vec(Vec<T, N>* to, const Vec<T, N>* from) {
+    constexpr size_t kBytes = std::min(sizeof(*to), kRegisterBytes);
+    typedef char Register [[gnu::vector_size(kBytes), gnu::may_alias]];
+    for (size_t i = 0; i < sizeof(*to) / kBytes; ++i)
+        reinterpret_cast<Register*>(to)[i] = reinterpret_cast<const Register*>(from)[i];
+}
+#endif
+
 template <int N, typename T>
 TEON_HD Vec<T, N> load_vec(const T* p) {
-    return *reinterpret_cast<const Vec<T, N>*>(p);
+    Vec<T, N> x;
+    copy_vec(&x, reinterpret_cast<const Vec<T, N>*>(p));
+    return x;
 }
 template <int N, typename T>
 TEON_HD void store_vec(T* p, const Vec<T, N>& x) {
-    *reinterpret_cast<Vec<T, N>*>(p) = x;
+    copy_vec(reinterpret_cast<Vec<T, N>*>(p), &x);
 }
 
 // Rounds N floats to T. On a GPU, one instruction rounds two floats to bf16, or to FP8 if the GPU supports FP8.

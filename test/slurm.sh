@@ -4,7 +4,7 @@
 #   test/slurm.sh [-k WORD]
 #
 # Needs root, slurmctld, slurmd and munged (scripts/setup.sh slurm installs Debian's); the last line is else "SKIPPED:
-# jobs of Slurm: why". Jobs have minutes as limits, so that this takes about ten.
+# jobs of Slurm: why". Jobs have a minute as their limit, so that this takes three.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 PATH=$PATH:/usr/sbin:/sbin

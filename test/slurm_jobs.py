@@ -6,18 +6,26 @@ import time
 
 from rank_runs import environment
 from resuming import ResumeCase
-from testing import BUILD, ROOT, as_flags, missing_for_ranks, read_json
+from testing import BUILD, ROOT, as_flags, missing_for_ranks, read_json, write_program
 
 LAUNCH = ROOT / "scripts/launch/slurm.sh"
 ONE = ("--nodes=1", "--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=500")
 FOREVER = 10**6
+# Executes its arguments, which get a twentieth of the time: a job of minutes makes few steps.
+SLOWLY = """#!/bin/bash
+(trap "" TERM; while kill -STOP $$; do sleep 0.4; kill -CONT $$; sleep 0.02; done) 2>/dev/null &
+exec "$@"
+"""
 
 
 class Jobs(ResumeCase):
     """Runs have a constant rate, so that a run of more steps begins with the same ones."""
 
+    def slow_program(self):
+        return write_program(self.folder / "slowly", SLOWLY.replace('"$@"', f'"{BUILD / "train_gpt2"}" "$@"'))
+
     def words(self, *flags, steps=40):
-        shape = {**self.SHAPE, "--schedule": "constant", "--log-every": 10**6}
+        shape = {**self.SHAPE, "--schedule": "constant", "--warmup-ratio": 0, "--log-every": FOREVER}
         return [*as_flags({"--data": self.data, **shape, "--steps": steps}), *flags]
 
     def submit(self, *words, **variables):
@@ -53,14 +61,14 @@ class Jobs(ResumeCase):
     def test_a_job_that_its_limit_ends_has_saved_and_goes_on_with_the_same_bits(self):
         out = self.folder / "run"
         job = self.submit(*ONE, "--time=1", "--wrap", " ".join(map(str, [
-            "exec srun --mpi=none", BUILD / "train_gpt2", *self.words("--out", out, steps=FOREVER)])))
+            "exec srun --mpi=none", self.slow_program(), *self.words("--out", out, steps=FOREVER)])))
         self.wait_for_end(job)
         self.assertEqual(self.field(job, "JobState"), "TIMEOUT")
         self.assert_goes_on_as_undisturbed("run", job)
 
     def test_slurm_sh_requeues_the_job_until_its_end_whatever_its_output_file(self):
         job = self.submit(*ONE, "--time=1", "--signal=TERM@40", LAUNCH, *self.words(steps=FOREVER),
-                          TEON_OUT="run", TEON_PROGRAM=BUILD / "train_gpt2")
+                          TEON_OUT="run", TEON_PROGRAM=self.slow_program())
         for restarts in (1, 2):
             while self.field(job, "Restarts") != str(restarts):
                 self.assertNotIn(self.field(job, "JobState"), ("FAILED", "COMPLETED"), self.output(job))

@@ -110,8 +110,8 @@ public:
             val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
             evaluator_.emplace(*model_, *val_loader_, plan_.run.B, plan_.run.T, plan_.eval_windows, ctx_);
             if (ctx_.comm->rank() == 0)
-                val_bytes_ = text_bytes(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
-                                        plan_.eval_windows);
+                val_text_ = text_size(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
+                                      plan_.eval_windows);
         }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ =
@@ -358,10 +358,10 @@ private:
         }
         const EvalResult& e = *result;
         Json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
-        line.update(evaluation_json(e, val_bytes_));
+        line.update(evaluation_json(e, val_text_));
         metrics_.write(line);
         const bool best = best_.count({step, e.loss});
-        console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_bytes_),
+        console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_text_),
                                   best && (o_.keep_best || o_.patience > 0) ? " | lowest so far" : ""));
         if (best && o_.keep_best) keep_best();
         const std::string stop = out_of_patience();
@@ -468,7 +468,7 @@ private:
     Console console_;
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // if there is validation data
-    std::optional<int64_t> val_bytes_;    // of text that is evaluated, if known
+    std::optional<TextSize> val_text_;    // that is evaluated, if known
     BestLoss best_;
     std::unique_ptr<Samples> samples_;  // of --sample-every, on rank 0
     Optimizer optimizer_;
