@@ -130,6 +130,9 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
             weights_folder = checkpoint.folder;
             CHECK_USAGE(!weights_folder.empty() || checkpoint.passed_over.empty(),
                         "{}: no checkpoint in it is whole: {}", folder, faults_of(checkpoint));
+            CHECK_USAGE(!path_exists((fs::path(folder) / "adapter_config.json").string()),
+                        "{}: has an adapter without its model; save the merged model: model.merge_and_unload()",
+                        folder);
             CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(weights_folder, families);

@@ -104,7 +104,7 @@ TEST_CASE("checkpoint/safetensors: floats of every width, and no others, become 
 
 TEST_CASE("checkpoint/safetensors: files written by Python are read") {
     for (const char* name : {"gpt2", "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf", "llama_31",
-                             "llama_gqa", "qwen3", "olmo2"}) {
+                             "llama_gqa", "qwen2", "qwen3", "olmo2", "olmo2_3", "smollm3"}) {
         const SafetensorsFile file(std::string("test/golden/") + name + ".safetensors");
         REQUIRE(file.tensors().size() > 20);
         for (const TensorInfo& t : file.tensors())
