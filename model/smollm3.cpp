@@ -41,7 +41,8 @@ void read_smollm3(DecoderConfig& c, HfReader& r) {
     read_rope(c, r, 2e6f);
     const int interval = r.get("no_rope_layer_interval", 4);
     CHECK_USAGE(interval >= 1, "{}: no_rope_layer_interval is {}, expected at least 1", r.path(), interval);
-    c.unrotated_every = read_every_nth(r, "no_rope_layers", c.L, 0, 1, interval);
+    const int every = read_every_nth(r, "no_rope_layers", c.L, 0, 1, interval);
+    c.unrotated_every = every == 0 && c.L < interval ? interval : every;  // too few layers to tell
 }
 
 }  // namespace

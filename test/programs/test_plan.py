@@ -70,6 +70,8 @@ class ExpectedTime(Case):
             plan = self.call(BUILD / "train_gpt2", "--config", ROOT / "experiments/recipes/gpt2_124m.toml",
                              "--plan-for", "h100", "--ranks", gpus).stdout
             speed, least, most = re.search(r"\n  step .* ms \(.*\), (\S+) tokens/s \((\S+) to (\S+)\)", plan).groups()
+            speed, least, most = (re.sub(r"[\d.]+", lambda n: f"{float(f'{float(n[0]):.2g}'):g}", text)
+                                  for text in (speed, least, most))
             self.assertIn(f"{speed} ({least} to {most}) {'tokens/s on one H100' if gpus == 1 else 'on eight'}", readme)
 
     def test_the_exchange_is_the_part_that_is_not_hidden(self):
