@@ -11,6 +11,7 @@
 #include "base/standard_streams.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quantized_weight.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
 #include "files/json.h"
@@ -72,10 +73,12 @@ PublishedModel describe_model(const std::string& folder, const std::vector<Model
     const std::string path = (beside / "config.json").string();
     CHECK_USAGE(path_exists(path), "{}: there is no config.json beside these weights to say which model they belong to",
                 path);
-    const Json j = read_json(path);
+    Json j = read_json(path);
     PublishedModel model;
     model.folder = folder;
     check_program(j, families, path);
+    check_quantization(std::as_const(j)["quantization_config"], path);
+    j.erase("quantization_config");
     model.config = decoder_config(j, families, path, &model.harmless_keys);
     model.dropout = std::exchange(model.config.dropout, 0.0f);
     read_text_limits(model, j, beside);
@@ -127,6 +130,9 @@ PublishedModel open_model(const std::string& name, const std::vector<ModelFamily
             weights_folder = checkpoint.folder;
             CHECK_USAGE(!weights_folder.empty() || checkpoint.passed_over.empty(),
                         "{}: no checkpoint in it is whole: {}", folder, faults_of(checkpoint));
+            CHECK_USAGE(!path_exists((fs::path(folder) / "adapter_config.json").string()),
+                        "{}: has an adapter without its model; save the merged model: model.merge_and_unload()",
+                        folder);
             CHECK_USAGE(!weights_folder.empty(), "{}: has neither model.safetensors nor a complete checkpoint", folder);
         }
         PublishedModel m = describe_model(weights_folder, families);

@@ -32,7 +32,6 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
     t.name = name;
     t.dtype = j["dtype"].get<std::string>();
     const int item = dtype_bytes(t.dtype);
-    CHECK(item > 0, "{}", fault(("unknown dtype " + t.dtype).c_str()));
     int64_t elements = 1;
     for (const Json& d : j["shape"].items()) {
         t.shape.push_back(natural(d));
@@ -43,8 +42,8 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
     const int64_t end = natural(j["data_offsets"].items()[1]);
     CHECK(begin >= 0 && begin <= data_bytes && end >= 0 && end <= data_bytes, "{}",
           fault("its data lie beyond the end of the file"));
-    CHECK(begin <= end && elements <= INT64_MAX / item && end - begin == elements * item, "{}",
-          fault("its offsets do not match its shape and dtype"));
+    const bool matches = item == 0 || (elements <= INT64_MAX / item && end - begin == elements * item);
+    CHECK(begin <= end && matches, "{}", fault("its offsets do not match its shape and dtype"));
     t.offset = data_begin + begin;
     t.bytes = end - begin;
     return t;
@@ -53,14 +52,18 @@ TensorInfo parse_tensor(const std::string& path, const std::string& name, const 
 }  // namespace
 
 int dtype_bytes(const std::string& dtype) {
-    static const std::map<std::string, int> sizes = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
-                                                     {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1},
-                                                     {"U16", 2}, {"U32", 4}, {"U64", 8}};
+    static const std::map<std::string, int> sizes = {{"F64", 8},  {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
+                                                     {"I64", 8},  {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U8", 1},
+                                                     {"BOOL", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}};
     auto it = sizes.find(dtype);
     return it == sizes.end() ? 0 : it->second;
 }
 
-int64_t TensorInfo::elements() const { return bytes / dtype_bytes(dtype); }
+int64_t TensorInfo::elements() const {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    return n;
+}
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     const int64_t size = file_.bytes();
@@ -114,6 +117,7 @@ std::vector<std::byte> SafetensorsFile::read(const TensorInfo& tensor) const {
 }
 
 std::vector<float> SafetensorsFile::read_float(const TensorInfo& tensor) const {
+    CHECK(dtype_bytes(tensor.dtype) > 0, "{}: tensor '{}' is {}, an unknown type", path(), tensor.name, tensor.dtype);
     std::vector<float> out(static_cast<size_t>(tensor.elements()));
     read_float(tensor, 0, std::ssize(out), out.data());
     return out;
@@ -139,6 +143,10 @@ void SafetensorsFile::read_float(const TensorInfo& tensor, int64_t first, int64_
         convert(bf16{});
     else if (tensor.dtype == "F16")
         convert(f16{});
+    else if (tensor.dtype == "F8_E4M3")
+        convert(e4m3{});
+    else if (tensor.dtype == "I8")
+        convert(int8_t{});
     else
         throw Error(fmt::format("{}: tensor '{}' is {}, not a floating-point type", path(), tensor.name, tensor.dtype));
 }

@@ -16,7 +16,7 @@
 namespace teon {
 
 struct TensorInfo {
-    std::string name, dtype;        // "F32", "BF16", "F16", "F64", "I32", "I64", ...
+    std::string name, dtype;        // "F32", "BF16", "F16", "F64", "I32", "I64", ..., or one that is unknown here
     std::vector<int64_t> shape;     // empty: a scalar
     int64_t offset = 0, bytes = 0;  // in the file
     int64_t elements() const;
@@ -32,7 +32,7 @@ public:
     const TensorInfo* find(const std::string& name) const;  // nullptr if absent
     const TensorInfo& at(const std::string& name) const;    // throws Error naming file and tensor
     std::vector<std::byte> read(const TensorInfo& tensor) const;
-    std::vector<float> read_float(const TensorInfo& tensor) const;  // from F32, BF16, F16 or F64
+    std::vector<float> read_float(const TensorInfo& tensor) const;  // from F64, F32, BF16, F16, F8_E4M3 or I8
     // out (n) = elements [first, first + n) of the tensor, as stored or in float.
     void read(const TensorInfo& tensor, int64_t first, int64_t n, void* out) const;
     void read_float(const TensorInfo& tensor, int64_t first, int64_t n, float* out) const;
@@ -76,7 +76,7 @@ struct TensorData {
     const void* data = nullptr;
 };
 
-int dtype_bytes(const std::string& dtype);  // 0 for an unknown one
+int dtype_bytes(const std::string& dtype);  // 0 for an unknown one, of which only the offsets are checked
 
 int64_t bytes_of(const TensorData& tensor);
 

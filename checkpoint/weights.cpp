@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "checkpoint/quantized_weight.h"
 #include "files/file.h"
 
 namespace teon {
@@ -106,7 +107,11 @@ bool padding_is_zero(const ParamRow& row, const float* storage) {
 std::vector<std::string> check_weights(const ParamTable& table, const SafetensorsModel& model) {
     const std::vector<CheckpointTensor> tensors = checkpoint_tensors(table);
     std::set<std::string> used;
-    for (const CheckpointTensor& t : tensors) used.insert(find(t, model).tensor->name);
+    for (const CheckpointTensor& t : tensors) {
+        const SafetensorsModel::Found found = find(t, model);
+        used.insert(found.tensor->name);
+        used.insert(StoredWeight(model, found).scales());
+    }
     const auto embedding = std::find_if(tensors.begin(), tensors.end(), [&](const CheckpointTensor& t) {
         return table[t.params[0]].role == Role::token_embedding;
     });
@@ -137,13 +142,14 @@ namespace {
 // Elements of a checkpoint tensor in float, a part at a time.
 class FiniteValues {
 public:
-    explicit FiniteValues(const SafetensorsModel::Found& tensor) : tensor_(tensor) {}
+    FiniteValues(const SafetensorsModel& model, const SafetensorsModel::Found& tensor)
+        : tensor_(tensor), stored_(model, tensor) {}
 
     // Reads the elements [first, first + n). Throws Error naming file and tensor if one is not finite.
     void read(int64_t first, int64_t n) {
         first_ = first;
         values_.resize(static_cast<size_t>(n));
-        tensor_.file->read_float(*tensor_.tensor, first, n, values_.data());
+        stored_.read(first, n, values_.data());
         const auto bad = std::find_if(values_.begin(), values_.end(), [](float x) { return !std::isfinite(x); });
         CHECK(bad == values_.end(), "{}: tensor '{}' is not finite at element {}; the saved model was broken",
               tensor_.file->path(), tensor_.tensor->name, first + (bad - values_.begin()));
@@ -152,6 +158,7 @@ public:
 
 private:
     const SafetensorsModel::Found tensor_;
+    const StoredWeight stored_;
     std::vector<float> values_;
     int64_t first_ = 0;
 };
@@ -183,7 +190,7 @@ void load_param(ParamStore& params, int i, FiniteValues& values, const Stream& s
 void load_weights(ParamStore& params, const SafetensorsModel& model, const Stream& stream) {
     refusing_as_usage([&] {
         for (const CheckpointTensor& t : checkpoint_tensors(params.table())) {
-            FiniteValues values(find(t, model));
+            FiniteValues values(model, find(t, model));
             if (place_of(params.table()[t.params.front()]).transposed()) values.read(0, t.elements());
             for (int i : t.params) load_param(params, i, values, stream);
         }

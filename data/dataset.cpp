@@ -96,7 +96,7 @@ void check_none_missing(const Manifest& m, const std::string& folder, const std:
     std::set<std::string> names;
     for (const ShardInfo& shard : shards) names.insert(fs::path(shard.path).filename().string());
     for (const auto& [file, shard] : m.shards)
-        CHECK_USAGE(shard.split != split || names.count(file),
+        CHECK_USAGE((!split.empty() && shard.split != split) || names.count(file),
                     "{}: {} lists it, but it is missing; prepare or copy it again, or name the files to use",
                     (fs::path(folder) / file).string(), m.described_by);
 }
@@ -131,8 +131,10 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
         compare(m, shards, data);
         for (std::string item : data_items(pattern)) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
-            if (is_folder(item) && fs::path(item).lexically_normal().string() == folder)
-                check_none_missing(m, folder, shards, split);
+            if (!is_folder(item) || fs::path(item).lexically_normal().string() != folder) continue;
+            check_none_missing(m, folder, shards, split);
+            for (const auto& [file, shard] : m.shards)
+                if (!split.empty() && shard.split != split) data.unopened += std::max<int64_t>(0, shard.tokens);
         }
         add_description(data, m);
     }
@@ -251,30 +253,68 @@ int64_t correction(const std::string& shard, int64_t begin, int64_t end) {
 
 }  // namespace
 
-std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
+namespace {
+
+class TextCounter {
+public:
+    explicit TextCounter(const Tokenizer& tokens) : tokens_(tokens) {}
+    void begin_shard(int token) {  // which is no target
+        const TextSize before = size_;
+        add(token);
+        size_ = before;
+    }
+    void add(int token) {
+        const bool begins_text = previous_ == tokens_.delimiter();
+        previous_ = token;
+        if (token == tokens_.delimiter()) {
+            in_word_ = false;
+            return;
+        }
+        const std::string_view text = tokens_.bytes(token, begins_text);
+        size_.bytes += std::ssize(text);
+        for (const char c : text) {
+            const bool white = c == ' ' || (c >= '\t' && c <= '\r');
+            size_.words += !white && !in_word_;
+            in_word_ = !white;
+        }
+    }
+    TextSize size() const { return size_; }
+
+private:
+    const Tokenizer& tokens_;
+    TextSize size_;
+    int previous_ = -1;
+    bool in_word_ = false;
+};
+
+}  // namespace
+
+std::optional<TextSize> text_size(const DataSet& data, const std::string& tokenizer, int T, int64_t windows) {
     if (data.shards.empty() || !path_exists(tokenizer + "/tokens.bin")) return std::nullopt;
     const Tokenizer tokens(tokenizer);
-    std::vector<int64_t> length(static_cast<size_t>(tokens.vocab_size()));
-    std::vector<int64_t> first_length = length;  // of a document's first token
-    for (int i = 0; i < tokens.vocab_size(); ++i) {
-        if (i == tokens.delimiter()) continue;
-        length[static_cast<size_t>(i)] = std::ssize(tokens.bytes(i));
-        first_length[static_cast<size_t>(i)] = std::ssize(tokens.bytes(i, true));
-    }
     ShardReader reader(data.shards, tokens.vocab_size());
-    std::vector<int> window(static_cast<size_t>(T) + 1);  // a window's targets, after the token before them
-    int64_t bytes = 0;
+    constexpr int64_t kBlock = 1 << 16;
+    std::vector<int> block(kBlock);
+    TextCounter counter(tokens);
+    int64_t corrections = 0;
     for (int s = 0; s < static_cast<int>(data.shards.size()) && windows > 0; ++s) {
         const ShardInfo& shard = data.shards[static_cast<size_t>(s)];
-        int64_t end = T;
-        for (; end < shard.tokens && windows > 0; end += T, --windows) {
-            reader.read(window.data(), s, end - T, T + 1);
-            for (size_t i = 1; i < window.size(); ++i)
-                bytes += (window[i - 1] == tokens.delimiter() ? first_length : length)[static_cast<size_t>(window[i])];
+        const int64_t here = std::min(windows, (shard.tokens - 1) / T);
+        const int64_t end = here * T + 1;
+        windows -= here;
+        for (int64_t first = 0; first < end && here > 0; first += kBlock) {
+            const int64_t n = std::min(kBlock, end - first);
+            reader.read(block.data(), s, first, n);
+            for (int64_t i = 0; i < n; ++i) {
+                if (first + i == 0)
+                    counter.begin_shard(block[0]);
+                else
+                    counter.add(block[static_cast<size_t>(i)]);
+            }
         }
-        if (data.corrected.count(shard.path)) bytes += correction(shard.path, 1, end - T + 1);
+        if (data.corrected.count(shard.path)) corrections += correction(shard.path, 1, end);
     }
-    return bytes;
+    return TextSize{counter.size().bytes + corrections, counter.size().words};
 }
 
 void check_disjoint(const DataSet& train, const DataSet& val) {

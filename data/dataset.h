@@ -25,12 +25,14 @@ struct DataSet : TokenInfo {
     std::vector<std::string> sources;  // as named by the user
     std::set<std::string> corrected;   // paths of shards with a file of corrections (text_bytes)
     int counted = 0;                   // shards whose manifest counts the bytes of the source's text
+    int64_t unopened = 0;              // tokens of the other splits in the manifests of the folders named
     bool counts_text() const { return !shards.empty() && counted == static_cast<int>(shards.size()); }
 };
 
 // Opens the shards that `pattern` names (open_shards): a folder, a file, a glob or a comma-separated list. If each item
 // has a weight, as in A:0.7,B:0.3, the items are the sources of a mixture with these shares (of any positive sum). In a
-// folder with a manifest.json the manifest's "split" of each shard decides, elsewhere the shard's name. Compares shards
+// folder with a manifest.json the manifest's "split" of each shard decides, elsewhere the shard's name; the split "" is
+// all shards. Compares shards
 // with the manifests beside them. Throws UsageError naming a file that is missing from a folder, is not listed, is
 // listed twice or has another size, or naming two manifests of different tokenizers.
 DataSet open_dataset(const std::string& pattern, const std::string& split);
@@ -52,12 +54,15 @@ void identify(DataSet& data);
 // do not matter. Call identify() first.
 std::string content_of(const DataSet& data, int source = -1);
 
-// Returns the number of bytes of the source's text in the targets of the first `windows` windows of T tokens
-// (data/loader.h, unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt
-// if there is none. Where the bytes of tokens differ from the source's, the file of corrections beside the shard says
-// by how much (scripts/teon_data/source_bytes.py); without a manifest that counts them, the tokens' bytes are the
-// result.
-std::optional<int64_t> text_bytes(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
+struct TextSize {
+    int64_t bytes = 0;
+    int64_t words = 0;  // that begin there; ASCII white space and delimiters separate them, as wc -w counts
+};
+// Returns the size of the source's text in the targets of the first `windows` windows of T tokens (data/loader.h,
+// unshuffled). Delimiters count as 0 bytes. Reads tokens.bin in the folder `tokenizer`; returns nullopt if there is
+// none. Where the bytes of tokens differ from the source's, the file of corrections beside the shard says by how much
+// (scripts/teon_data/source_bytes.py); without a manifest that counts them, the tokens' bytes are the result.
+std::optional<TextSize> text_size(const DataSet& data, const std::string& tokenizer, int T, int64_t windows);
 
 // Returns the TokenInfo::tokenizer of a tokenizer's folder; empty if it is unknown.
 std::string tokenizer_identity(const std::string& folder);

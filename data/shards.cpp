@@ -50,15 +50,16 @@ std::vector<std::string> list_folder(const std::string& folder, const std::strin
     std::vector<std::string> paths;
     for (const std::string& name : names_in(folder, error)) {
         const std::string path = (fs::path(folder) / name).string();
-        if (path.ends_with(".bin") && split_of(path) == split) paths.push_back(path);
+        if (path.ends_with(".bin") && (split.empty() || split_of(path) == split)) paths.push_back(path);
     }
     CHECK_USAGE(!error, "{}: the folder cannot be read: {}; check its permissions", folder, error.message());
     CHECK_USAGE(!paths.empty() || !fs::exists(fs::path(folder) / "train.bin", error), "{}/train.bin: {}", folder,
                 kBareTokens);
+    const std::string named = split.empty() ? "val" : split;
     CHECK_USAGE(
         !paths.empty(),
         "{}: no shard *_{}_*.bin or *_{}.bin in this folder; name the files, or make them with scripts/prepare.py",
-        folder, split, split);
+        folder, named, named);
     return paths;
 }
 

@@ -51,9 +51,10 @@ std::vector<std::string> data_items(const std::string& pattern);
 std::string split_in_name(const std::string& path);
 
 // Returns the shards of a folder, file, glob or comma-separated list of these, each once, sorted by path. A folder
-// contributes its files *.bin for which split_of(path) is `split`, "train" or "val"; a named file is used for any
-// split. Throws UsageError naming the file and the fault: those of parse_shard_header, not found, no shard, a
-// directory, a name that is not UTF-8, or mixed token sizes. Throws ReadError if the system cannot read a file.
+// contributes its files *.bin for which split_of(path) is `split`, "train" or "val", or all if it is ""; a named file
+// is used for any split. Throws UsageError naming the file and the fault: those of parse_shard_header, not found, no
+// shard, a directory, a name that is not UTF-8, or mixed token sizes. Throws ReadError if the system cannot read a
+// file.
 std::vector<ShardInfo> open_shards(const std::string& pattern, const std::string& split,
                                    const std::function<std::string(const std::string&)>& split_of = split_in_name);
 

@@ -6,15 +6,15 @@
 namespace teon {
 
 __global__ void __launch_bounds__(kFlatBlock)
-    rotary_table_kernel(float* cos_sin, const float* inv_freq, int positions, int half) {
+    rotary_table_kernel(float* cos_sin, const float* inv_freq, int positions, int half, float size) {
     wait_for_earlier_kernels();
     const int64_t n = int64_t{positions} * half;
     for_each_vec<1>(n, [=](auto, int64_t i) {
         const int64_t position = i / half;
         const int64_t j = i % half;
         const float angle = static_cast<float>(position) * inv_freq[j];
-        cos_sin[position * 2 * half + j] = cosf(angle);
-        cos_sin[position * 2 * half + half + j] = sinf(angle);
+        cos_sin[position * 2 * half + j] = size * cosf(angle);
+        cos_sin[position * 2 * half + half + j] = size * sinf(angle);
     });
 }
 
@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(Shape::kBlock) rotary_kernel(T* x, const float
     });
 }
 
-void rotary_table(float* cos_sin, const float* inv_freq, int positions, int HS, const Stream& stream) {
+void rotary_table(float* cos_sin, const float* inv_freq, int positions, int HS, float size, const Stream& stream) {
     CHECK(HS % 2 == 0, "rotary_table: the head size is {}, but rotation needs pairs; use an even one", HS);
     launch<rotary_table_kernel>({flat_blocks<1>(int64_t{positions} * (HS / 2)), kFlatBlock}, stream, cos_sin, inv_freq,
-                                positions, HS / 2);
+                                positions, HS / 2, size);
 }
 
 template <typename T>

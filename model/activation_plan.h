@@ -35,7 +35,8 @@ enum class Shared {
     attention_scratch,
     activation_scratch,
     rotary_table,  // the same in all layers
-    first_key,     // of the rows of a batch, likewise
+    unscaled_rotary_table,
+    first_key,  // of the rows of a batch, likewise
     logits,
     fp8_input,  // of a product
     fp8_gradient,
@@ -59,6 +60,7 @@ inline constexpr auto kEnumNames<Shared> =
                         {Shared::attention_scratch, "attention scratch"},
                         {Shared::activation_scratch, "activation gradient scratch"},
                         {Shared::rotary_table, "rotary table"},
+                        {Shared::unscaled_rotary_table, "rotary table of the window"},
                         {Shared::first_key, "first keys of the window"},
                         {Shared::logits, "logits chunk"},
                         {Shared::fp8_input, "FP8 input of a product"},

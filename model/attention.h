@@ -19,15 +19,17 @@ namespace teon {
 class Attention {
 public:
     Attention(ParamBuilder& b, const DecoderConfig& c, float out_std)
-        : positions_(c.positions),
+        : rotates_(c.rotates(b.layer)),
+          scales_(c.scales_positions(b.layer)),
           NH_(c.NH),
           NKV_(c.NKV),
           HS_(c.HS()),
           normed_(vectors(c)),
           max_T_(c.max_T),
-          window_(c.window),
+          window_(c.window_of(b.layer)),
           norm_eps_(c.norm_eps),
-          inv_freq_(rotary_frequencies(c)),
+          inv_freq_(rotary_frequencies(c, b.layer)),
+          rotated_size_(scales_ && c.rope_attention > 0 ? c.rope_attention : 1.0f),
           dropout_(c.dropout),
           site_(dropout_site(b.layer, DropoutPlace::attention_probabilities)) {
         const DecoderNames& n = c.names;
@@ -39,7 +41,7 @@ public:
             q_norm_ = b.vector(n.q_norm, "weight", Role::norm, normed_.q_width, normed_.q_width, Init::ones);
             k_norm_ = b.vector(n.k_norm, "weight", Role::norm, normed_.k_width, normed_.k_width, Init::ones);
         }
-        proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.attention_biases);
+        proj_ = Linear(b, {{n.o, Role::o, c.C, c.C}}, Q, Q, out_std, c.attention_biases && c.attention_out_bias);
         proj_.bias_summed = c.sums_out_bias();
     }
 
@@ -51,7 +53,7 @@ public:
         proj_.plan(plan, {}, ports.out.dx_maximum);
         const AttentionShape shape{plan.run().B, plan.run().T, NH_, NKV_, HS_};
         flash_ = plan.run().attention == AttentionKind::flash;
-        qkv_.bias_summed = flash_ && qkv_.bias >= 0 && positions_ == PositionKind::learned && !normed();
+        qkv_.bias_summed = flash_ && qkv_.bias >= 0 && !rotates_ && !normed();
         if (normed()) {
             before_norm_ = plan.saved("queries, keys, values before norm", qkv_.out, Drop::under_block);
             rstd_ = plan.saved_floats("queries, keys 1/std", normed_.normed(), Drop::under_block);
@@ -67,8 +69,9 @@ public:
             Shared::attention_scratch,
             static_cast<int64_t>(flash_ ? flash_attention_scratch_bytes(shape, qkv_.bias_summed)
                                         : attention_scratch_bytes(shape, plan.run().dtype, plan.run().on_gpu)));
-        if (positions_ == PositionKind::rotary)
-            rotary_ = plan.shared_bytes(Shared::rotary_table, int64_t{max_T_} * HS_ * size_of(DType::f32));
+        if (rotates_)
+            rotary_ = plan.shared_bytes(scales_ ? Shared::rotary_table : Shared::unscaled_rotary_table,
+                                        int64_t{max_T_} * HS_ * size_of(DType::f32));
         if (windowed(plan.run().T))
             first_key_ = plan.shared_bytes(Shared::first_key, plan.N() * static_cast<int64_t>(sizeof(int)));
         cache_ = plan.cache("keys and values", 2 * NKV_ * HS_);
@@ -81,17 +84,18 @@ public:
     double flops(int T) const { return qkv_.flops() + proj_.flops() + 4.0 * proj_.in * mean_keys(T, window_); }
     double recompute_flops(const ActivationPlan& plan, int T) const { return plan.keeps(before_norm_) ? 0 : flops(T); }
 
-    // Computes the rotary table, which all layers share. Synchronizes.
+    Tensor rotary() const { return rotary_; }  // the table, which layers share; may be none
+
+    // Computes the rotary table. Synchronizes.
     template <typename T>
     void prepare(const Pass<T>& p) const {
-        if (positions_ != PositionKind::rotary) return;
         Buffer<float> on_device(static_cast<int64_t>(inv_freq_.size()));
         upload(on_device.data(), inv_freq_.data(), on_device.size(), p.stream());
-        rotary_table(p.floats(rotary_), on_device.data(), max_T_, HS_, p.stream());
+        rotary_table(p.floats(rotary_), on_device.data(), max_T_, HS_, rotated_size_, p.stream());
         p.stream().synchronize();
     }
 
-    // Computes the first keys of a batch's rows, which all layers share.
+    // Computes the first keys of a batch's rows, which all layers with a window share.
     template <typename T>
     void begin(const Pass<T>& p) const {
         if (windowed(p.batch.T))
@@ -117,12 +121,7 @@ public:
         T* dqkv = p.at(dqkv_);
         proj_.backward(p, p.at(dheads_), p.at(ports_.out.dx), p.at(heads_), p.N(), p.accumulate);
         attend_backward(p, dqkv);
-        switch (positions_) {
-            case PositionKind::learned:
-                break;
-            case PositionKind::rotary:
-                rotary_backward(dqkv, p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
-        }
+        if (rotates_) rotary_backward(dqkv, p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
         if (normed())
             qk_norm_backward<T>({.dqkv = dqkv,
                                  .dq_weight = p.grad(q_norm_),
@@ -148,19 +147,14 @@ private:
         return {c.NH, c.NKV, c.HS(), c.HS()};
     }
 
-    // Normalizes and rotates queries and keys, if the model does.
+    // Normalizes and rotates queries and keys, if the layer does.
     template <typename T>
     void norm_and_rotate(const Pass<T>& p) const {
         if (normed())
             qk_norm_forward(p.at(qkv_rows_), p.floats(rstd_), p.at(before_norm_), p.weight(q_norm_), p.weight(k_norm_),
                             p.N(), normed_, norm_eps_, p.stream());
-        switch (positions_) {
-            case PositionKind::learned:
-                return;
-            case PositionKind::rotary:
-                return rotary_forward(p.at(qkv_rows_), p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_,
-                                      p.stream());
-        }
+        if (rotates_)
+            rotary_forward(p.at(qkv_rows_), p.floats(rotary_), p.batch.positions, p.N(), NH_, NKV_, HS_, p.stream());
     }
 
     // Attention within a batch or a prompt or, during generation, of one new token to the cache.
@@ -206,12 +200,13 @@ private:
         return {p.batch.B, p.batch.T, NH_, NKV_, HS_};
     }
 
-    PositionKind positions_;
+    bool rotates_, scales_;
     int NH_, NKV_, HS_;
     QkVectors normed_;
     int max_T_, window_;
     float norm_eps_;
     std::vector<float> inv_freq_;  // of rotary positions
+    float rotated_size_;
     float dropout_;
     int site_;
     int q_norm_ = -1, k_norm_ = -1;  // rows of the parameter table; -1: none

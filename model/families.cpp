@@ -6,12 +6,15 @@
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/olmo2.h"
+#include "model/qwen2.h"
 #include "model/qwen3.h"
+#include "model/smollm3.h"
 
 namespace teon {
 
 const std::vector<ModelFamily>& families() {
-    static const std::vector<ModelFamily> all = {gpt2_family(), llama_family(), qwen3_family(), olmo2_family()};
+    static const std::vector<ModelFamily> all = {gpt2_family(),  llama_family(), qwen2_family(),
+                                                 qwen3_family(), olmo2_family(), smollm3_family()};
     return all;
 }
 

@@ -24,6 +24,7 @@ bool ModelFamily::reads(const std::string& model_type) const {
 
 bool ModelFamily::has_flag(const ModelField& field) const {
     if (!field.has_flag() || (field.rotary && presets.front().positions != PositionKind::rotary)) return false;
+    if (!field.family.empty() && field.family != name) return false;
     return !field.is_activation() || mlps.size() > 1;
 }
 

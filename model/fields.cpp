@@ -72,6 +72,12 @@ const ModelFields& model_fields() {
          .most = kMaxContext,
          .help = "tokens that a token attends to, itself and those before it; 0: all of them",
          .in_preset = false},
+        {.key = "full_every",
+         .member = &C::full_every,
+         .most = 1024,
+         .help = "every N-th layer attends to all tokens, and it alone scales positions; 0: each layer has --window",
+         .family = "olmo2",
+         .in_preset = false},
         {.key = "dropout",
          .member = &C::dropout,
          .most = 0.99,
@@ -83,12 +89,15 @@ const ModelFields& model_fields() {
         {"tied_head", &C::tied_head},
         {.key = "init_std", .member = &C::init_std, .most = 1e3, .logged = false},
         {.key = "attention_biases", .member = &C::attention_biases, .logged = false},
+        {.key = "attention_out_bias", .member = &C::attention_out_bias, .logged = false},
         {.key = "mlp_biases", .member = &C::mlp_biases, .logged = false},
         {.key = "norm_placement", .member = &C::norm_placement, .logged = false},
         {.key = "qk_norm", .member = &C::qk_norm, .logged = false},
         {.key = "rope_low_turns", .member = &C::rope_low_turns, .most = 1e6, .logged = false},
         {.key = "rope_high_turns", .member = &C::rope_high_turns, .most = 1e6, .logged = false},
         {.key = "rope_original_context", .member = &C::rope_original_context, .most = kMaxContext, .logged = false},
+        {.key = "rope_attention", .member = &C::rope_attention, .most = 1e3, .logged = false},
+        {.key = "unrotated_every", .member = &C::unrotated_every, .most = 1024, .logged = false},
     };
     return all;
 }
@@ -165,6 +174,7 @@ void validate(const DecoderConfig& c) {
         std::visit(check, f.member);
     }
     CHECK_USAGE(c.head_size > 0 || c.C % c.NH == 0, "--channels {} is not a multiple of --heads {}", c.C, c.NH);
+    CHECK_USAGE(c.full_every == 0 || c.window > 0, "--full-every {}: needs --window", c.full_every);
     CHECK_USAGE(c.NH % c.NKV == 0, "--heads {} is not a multiple of --kv-heads {}", c.NH, c.NKV);
     CHECK_USAGE(c.positions != PositionKind::rotary || c.HS() % 2 == 0,
                 "rotary positions need an even head size, but a head of this model has {} elements", c.HS());

@@ -24,10 +24,11 @@ struct ModelField {
     // The default that --help shows. Empty: all presets have DecoderConfig's default, which --help and a run's
     // config.json show.
     std::string default_text = {};
-    bool rotary = false;    // only families with rotary positions have the flag
-    bool in_preset = true;  // --model implies a value, which the model of --init-from must match
-    bool of_run = false;    // not adopted from the model of --init-from
-    bool logged = true;     // written to the model in a run's config.json
+    bool rotary = false;      // only families with rotary positions have the flag
+    std::string family = {};  // the only one with the flag; empty: all
+    bool in_preset = true;    // --model implies a value, which the model of --init-from must match
+    bool of_run = false;      // not adopted from the model of --init-from
+    bool logged = true;       // written to the model in a run's config.json
 
     int (*otherwise)(const DecoderConfig& c) = nullptr;  // the value that 0 stands for
     // Adjusts the fields that depend on this one; values given for those fields override it. `before` is the model

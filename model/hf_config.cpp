@@ -1,6 +1,7 @@
 #include "model/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/text.h"
@@ -95,11 +96,12 @@ const HarmlessKeys& harmless_keys() {
     return keys;
 }
 
-void read_rope(DecoderConfig& c, HfReader& r) {
+void read_rope(DecoderConfig& c, HfReader& r, float otherwise) {
     std::optional<float> base;
     std::optional<float> factor;
     std::optional<float> low;
     std::optional<float> high;
+    std::optional<float> attention;
     std::optional<int> original;
     std::optional<std::string> type;
     auto take = [](auto& field, HfReader& from, const char* key) {
@@ -114,32 +116,53 @@ void read_rope(DecoderConfig& c, HfReader& r) {
     for (const char* place : {"rope_parameters", "rope_scaling"}) {
         HfReader rope = r.object(place);
         if (r.get<std::string>("model_type", "") == "olmo3" && rope.has(kSlidingAttention)) {  // by layer_types
-            rope.ignore({kFullAttention});
             HfReader of_window = rope.object(kSlidingAttention);
+            HfReader of_full = rope.object(kFullAttention);
             rope.finish();
-            rope = of_window;
+            if (c.full_every > 0) {
+                take(base, of_window, "rope_theta");
+                of_window.require<std::string>("rope_type", "default", "default");
+                of_window.finish();
+            }
+            rope = c.full_every > 0 ? of_full : of_window;
         }
         take(base, rope, "rope_theta");
         take(type, rope, "rope_type");
         take(type, rope, "type");
         take(factor, rope, "factor");
-        CHECK_USAGE(!type || *type == "default" || *type == "linear" || *type == "llama3",
-                    "{}: rope_type is {}; only default, linear and llama3 are supported", rope.path(), *type);
-        if (type == "llama3") {
-            take(low, rope, "low_freq_factor");
-            take(high, rope, "high_freq_factor");
+        CHECK_USAGE(!type || *type == "default" || *type == "linear" || *type == "llama3" || *type == "yarn",
+                    "{}: rope_type is {}; only default, linear, llama3 and yarn are supported", rope.path(), *type);
+        if (type == "llama3" || type == "yarn") {
+            take(low, rope, type == "yarn" ? "beta_slow" : "low_freq_factor");
+            take(high, rope, type == "yarn" ? "beta_fast" : "high_freq_factor");
             take(original, rope, "original_max_position_embeddings");
+        }
+        if (type == "yarn") {
+            take(attention, rope, "attention_factor");
+            rope.require("truncate", true, true);
         }
         rope.finish();
     }
     const std::string kind = type.value_or("default");
     CHECK_USAGE((kind == "default") == !factor, "{}: rope_type is {}, but its factor is {}", r.path(), kind,
                 factor ? fmt::format("{}", *factor) : "missing");
-    c.rope_base = base.value_or(10000.0f);
+    c.rope_base = base.value_or(otherwise);
     c.rope_scaling = factor.value_or(1.0f);
     c.rope_low_turns = low.value_or(0.0f);
     c.rope_high_turns = high.value_or(0.0f);
     c.rope_original_context = original.value_or(0);
+    c.rope_attention = 0;
+    if (kind == "yarn") {  // with transformers' defaults
+        c.rope_low_turns = low.value_or(1.0f);
+        c.rope_high_turns = high.value_or(32.0f);
+        c.rope_original_context = original.value_or(c.max_T);
+        c.rope_attention = attention.value_or(*factor > 1 ? 0.1f * std::log(*factor) + 1.0f : 1.0f);
+        CHECK_USAGE(0 < c.rope_low_turns && c.rope_low_turns < c.rope_high_turns && c.rope_original_context > 0 &&
+                        c.rope_attention > 0 && c.rope_base > 1,
+                    "{}: rope_type is yarn, which needs 0 < beta_slow < beta_fast, an attention_factor above 0 and a "
+                    "rope_theta above 1",
+                    r.path());
+    }
     CHECK_USAGE(kind != "llama3" || (low && high && c.rope_original_context > 0 && *low < *high),
                 "{}: rope_type is llama3, which needs original_max_position_embeddings and a low_freq_factor below "
                 "high_freq_factor",
@@ -153,11 +176,26 @@ int read_window(HfReader& r) {
     return window;
 }
 
-Json same_layer_types(const DecoderConfig& c, const std::string& type) {
-    return Json::array_of(std::vector<std::string>(static_cast<size_t>(c.L), type));
+Json every_nth(int count, int n, const Json& nth, const Json& others) {
+    Json list = Json::array();
+    for (int i = 1; i <= count; ++i) list.push_back(n > 0 && i % n == 0 ? nth : others);
+    return list;
 }
 
-Json sliding_layers_json(const DecoderConfig& c) { return same_layer_types(c, kSlidingAttention); }
+int read_every_nth(HfReader& r, const std::string& key, int count, const Json& nth, const Json& others, int otherwise) {
+    const Json list = r.get(key, every_nth(count, otherwise, nth, others));
+    CHECK_USAGE(list.is_array(), "{}: {} is {}, not a list", r.path(), key, shown(list));
+    const auto first = std::ranges::find(list.items(), nth);
+    const int n = first == list.items().end() ? 0 : static_cast<int>(first - list.items().begin()) + 1;
+    CHECK_USAGE(list == every_nth(count, n, nth, others),
+                "{}: {} is {}; only {} items are supported that are all {}, or each n-th of which is {}", r.path(), key,
+                shown(list), count, shown(others), shown(nth));
+    return n;
+}
+
+Json layer_types_json(const DecoderConfig& c) {
+    return every_nth(c.L, c.full_every, kFullAttention, kSlidingAttention);
+}
 
 Json rope_base_json(const DecoderConfig& c) { return as_written(c.rope_base); }
 
@@ -165,6 +203,14 @@ Json dropout_json(const DecoderConfig& c) { return as_written(c.dropout); }
 
 // Versions of transformers before 4.43 and programs of their time read `type`.
 Json rope_scaling_json(const DecoderConfig& c) {
+    if (c.rope_attention > 0)
+        return {{"rope_type", "yarn"},
+                {"type", "yarn"},
+                {"factor", as_written(c.rope_scaling)},
+                {"beta_slow", as_written(c.rope_low_turns)},
+                {"beta_fast", as_written(c.rope_high_turns)},
+                {"attention_factor", as_written(c.rope_attention)},
+                {"original_max_position_embeddings", c.rope_original_context}};
     if (c.rope_original_context > 0)
         return {{"rope_type", "llama3"},
                 {"type", "llama3"},

@@ -55,15 +55,18 @@ private:
 // Reads sliding_window, the number of keys that a row sees, its own included (docs/extending.md). As in transformers,
 // null is none, and a file without the key has 4096.
 int read_window(HfReader& r);
-// layer_types of a model whose layers all have the same attention.
-Json same_layer_types(const DecoderConfig& c, const std::string& type);
-Json sliding_layers_json(const DecoderConfig& c);
+// A list of `count`: each n-th is `nth` (n = 0: none), the rest are `others`.
+Json every_nth(int count, int n, const Json& nth, const Json& others);
+// The n of such a list in the file. Throws UsageError if it is none. otherwise: the n of a file without the key.
+int read_every_nth(HfReader& r, const std::string& key, int count, const Json& nth, const Json& others, int otherwise);
+// layer_types of a model with a window.
+Json layer_types_json(const DecoderConfig& c);
 inline constexpr const char* kSlidingAttention = "sliding_attention";
 inline constexpr const char* kFullAttention = "full_attention";
 
 // Reads rotary base and scaling from the places where versions of transformers write them. Throws UsageError if
-// the places contradict each other.
-void read_rope(DecoderConfig& c, HfReader& r);
+// the places contradict each other. base: that of a file without the key.
+void read_rope(DecoderConfig& c, HfReader& r, float base = 10000.0f);
 Json rope_base_json(const DecoderConfig& c);
 Json rope_scaling_json(const DecoderConfig& c);
 Json dropout_json(const DecoderConfig& c);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "model/block.h"
@@ -22,10 +23,12 @@ public:
     double recompute_flops(const ActivationPlan& plan, int T) const;  // recomputation, per token
     const Head& head() const { return head_; }
 
-    // Computes the tensors that are constant. Synchronizes.
+    // Computes the tensors that are constant: the rotary tables. Synchronizes.
     template <typename T>
     void prepare(const Pass<T>& p) const {
-        blocks_.front().attention().prepare(p);
+        std::set<int> known = {Tensor().row};
+        for (const Block& block : blocks_)
+            if (known.insert(block.attention().rotary().row).second) block.attention().prepare(p);
     }
 
     // Runs the layers from the tokens to the final norm, whose output the head reads.
@@ -35,7 +38,7 @@ public:
         p.params.use(-1, 0);
         if (const Tensor maxima = p.memory.plan().maxima(); maxima.row >= 0)
             zero(static_cast<std::byte*>(p.bytes(maxima)), p.memory.plan().rows()[maxima.row].total(), p.stream());
-        blocks_.front().attention().begin(p);
+        blocks_.front().attention().begin(p);  // if any layer has a window, this one does
         embedding_.forward(p);
         for (int l = 0; l < L; ++l) {
             p.params.use(l, l + 1 < L ? l + 1 : -1);

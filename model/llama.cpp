@@ -45,7 +45,7 @@ DecoderConfig llama_preset(const char* name, int C, int L, int NH, int F) {
 
 // A LLaMA whose config.json is a MistralConfig: it may have a window, but no biases.
 void read_mistral(DecoderConfig& c, HfReader& r) {
-    const Json sliding = same_layer_types(c, kSlidingAttention);
+    const Json sliding = every_nth(c.L, 0, {}, kSlidingAttention);
     r.require("layer_types", sliding, sliding);
     c.window = read_window(r);
     r.require("attention_bias", false, false);
@@ -95,7 +95,7 @@ ModelFamily llama_family() {
             // With layer_types, transformers' AutoConfig makes a Ministral of a Mistral: the same, by another name.
             .hf_window = {{"mistral", "ministral"},
                           "MistralForCausalLM",
-                          {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
+                          {{"sliding_window", "window"}, {.key = "layer_types", .write = layer_types_json}}},
             .read_hf = read_llama};
 }
 

@@ -36,16 +36,26 @@ std::vector<HfKey> olmo2_keys() {
     return keys;
 }
 
-// Olmo3Config is Olmo2Config with a window in some layers. It scales positions only in the others.
+// Olmo3Config is Olmo2Config with a window, by default in three layers of four. It scales positions in the others.
 void read_olmo2(DecoderConfig& c, HfReader& r) {
-    llama_family().read_hf(c, r);
-    if (r.get<std::string>("model_type", "") != "olmo3") return;
-    CHECK_USAGE(r.has("layer_types"), "{}: layer_types is missing", r.path());
-    const Json sliding = same_layer_types(c, kSlidingAttention);
-    r.require("layer_types", sliding, sliding);
+    if (r.get<std::string>("model_type", "") != "olmo3") return llama_family().read_hf(c, r);
     c.window = read_window(r);
-    CHECK_USAGE(c.rope_scaling == 1.0f,
+    c.full_every = read_every_nth(r, "layer_types", c.L, kFullAttention, kSlidingAttention, 4);
+    read_rope(c, r, 5e5f);
+    const bool all_full = c.full_every == 1;
+    CHECK_USAGE(all_full || (c.window > 0 && c.full_every > 0) || (c.rope_scaling == 1.0f && c.rope_attention == 0),
                 "{}: rope_scaling: transformers does not scale positions of layers with a window", r.path());
+    if (all_full) c.window = 0;
+    if (c.window == 0) c.full_every = 0;
+}
+
+// transformers 5 takes another base than rope_theta for layers with a window unless rope_parameters names it.
+Json rope_by_layer_type(const DecoderConfig& c) {
+    Json window = {{"rope_type", "default"}, {"rope_theta", rope_base_json(c)}};
+    Json full = rope_scaling_json(c);
+    if (full.is_null()) full = Json{{"rope_type", "default"}};
+    full["rope_theta"] = rope_base_json(c);
+    return {{kSlidingAttention, window}, {kFullAttention, full}};
 }
 
 }  // namespace
@@ -62,7 +72,9 @@ ModelFamily olmo2_family() {
             .hf_keys = olmo2_keys(),
             .hf_window = {{"olmo3"},
                           "Olmo3ForCausalLM",
-                          {{"sliding_window", "window"}, {.key = "layer_types", .write = sliding_layers_json}}},
+                          {{"sliding_window", "window"},
+                           {.key = "layer_types", .write = layer_types_json},
+                           {.key = "rope_parameters", .write = rope_by_layer_type}}},
             .read_hf = read_olmo2};
 }
 

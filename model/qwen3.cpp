@@ -47,9 +47,9 @@ void read_qwen3(DecoderConfig& c, HfReader& r) {
     CHECK_USAGE(!slides || by_list || full <= 0 || full >= c.L,
                 "{}: max_window_layers is {}; with use_sliding_window only 0, and {} or more, are supported", r.path(),
                 full, c.L);
-    const Json sliding = same_layer_types(c, kSlidingAttention);
+    const Json sliding = every_nth(c.L, 0, {}, kSlidingAttention);
     const bool all_slide = slides && (by_list ? r.get("layer_types", Json()) == sliding : full <= 0);
-    const Json all = all_slide ? sliding : same_layer_types(c, kFullAttention);
+    const Json all = all_slide ? sliding : every_nth(c.L, 0, {}, kFullAttention);
     r.require("layer_types", all, all);
     if (all_slide) c.window = read_window(r);
     r.ignore({"sliding_window"});  // only of layers with a window
@@ -72,7 +72,7 @@ ModelFamily qwen3_family() {
             .hf_window = {.keys = {{"sliding_window", "window"},
                                    {.key = "use_sliding_window", .write = always(true)},
                                    {.key = "max_window_layers", .write = always(0)},
-                                   {.key = "layer_types", .write = sliding_layers_json}}},
+                                   {.key = "layer_types", .write = layer_types_json}}},
             .read_hf = read_qwen3};
 }
 

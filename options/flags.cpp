@@ -221,8 +221,19 @@ void add_check_flags(OptionTable& t, Options& o) {
     t.toggle("--eval-only", o.eval_only,
              "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
         .this_call = true;
+    t.toggle("--eval-all", o.eval_all, "with --eval-only: all shards of the folders, not only those for validation")
+        .need("--eval-only")
+        .this_call = true;
+    t.integer("--eval-stride", o.eval_stride, 0, 1 << 20,
+              "with --eval-only: count only the last N targets of each window but the first; windows overlap, and a "
+              "shard's end counts; 0: windows that do not overlap")
+        .need("--eval-only")
+        .this_call = true;
     t.text("--hellaswag", o.hellaswag, "FILE", "with --eval-only: HellaSwag in llm.c's .bin format")
         .need("--eval-only")
+        .this_call = true;
+    t.text("--hellaswag-out", o.hellaswag_out, "FILE", "a line of JSON for each question: nats of each ending")
+        .need("--hellaswag")
         .this_call = true;
     t.integer("--ranks", o.ranks, 1, 65536,
               "with --plan-only: plan for this many devices, and print each rank's share of the update")

@@ -92,10 +92,12 @@ struct Options {
     SamplingOptions sampling;
     // checks
     bool plan_only = false, eval_only = false;
-    std::string plan_for;   // a GPU of base/gpus.h; empty: this machine
-    std::string hellaswag;  // with eval_only
-    int ranks = 1;          // with plan_only; a run's come from its launcher
-    double bandwidth = 0;   // GB/s per rank, for the plan's prediction; 0: none
+    std::string plan_for;                  // a GPU of base/gpus.h; empty: this machine
+    bool eval_all = false;                 // with eval_only: all splits
+    int eval_stride = 0;                   // with eval_only; 0: windows that do not overlap
+    std::string hellaswag, hellaswag_out;  // with eval_only
+    int ranks = 1;                         // with plan_only; a run's come from its launcher
+    double bandwidth = 0;                  // GB/s per rank, for the plan's prediction; 0: none
     bool check_ranks = false, rank_logs = false;
     double comm_timeout = 600;                       // seconds
     std::pair<int64_t, int64_t> profile_steps = {};  // first and last; {0, 0}: none

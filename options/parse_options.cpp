@@ -86,6 +86,8 @@ void check_conflicts(Options& o, const OptionTable& table) {
                     "--eval-only: of what? Give --init-from FOLDER, or --resume --out RUN");
         CHECK_USAGE(!o.data.empty() || !o.val_data.empty() || !o.hellaswag.empty(),
                     "--eval-only: on what? Give --val-data or --hellaswag");
+        CHECK_USAGE(o.eval_stride == 0 || !o.document_mask,
+                    "--eval-stride {}: its windows have no --document-mask; leave out one of them", o.eval_stride);
         return;
     }
     CHECK_USAGE(o.patience == 0 || o.eval_every > 0, "--patience {}: needs evaluations; give --eval-every N",

@@ -44,10 +44,14 @@ double products_seconds(const RunPlan& p, const GpuRates& gpu) {
 // Returns the time of attention: two products forward and five backward, of the keys that a row sees. A window has the
 // rate of the sequence whose rows see as many keys.
 double attention_seconds(const DecoderConfig& c, const DecoderRun& run, const GpuRates& gpu) {
-    const double keys = mean_keys(run.T, c.window);
-    const double T = 2 * keys;
-    const double flops = 7 * 2.0 * run.B * run.T * keys * c.attention_width() * c.L;
-    return flops / (gpu.attention * T / (T + gpu.half_T));
+    double seconds = 0;
+    for (int l = 0; l < c.L; ++l) {
+        const double keys = mean_keys(run.T, c.window_of(l));
+        const double T = 2 * keys;
+        const double flops = 7 * 2.0 * run.B * run.T * keys * c.attention_width();
+        seconds += flops / (gpu.attention * T / (T + gpu.half_T));
+    }
+    return seconds;
 }
 
 // Returns the time of kernels other than products. Bytes per token and layer: 12 C for each of two norms, 10 C for the

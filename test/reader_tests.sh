@@ -9,7 +9,7 @@
 # If the packages cannot be installed within 10 minutes, it prints "SKIPPED: tests of readers: why" and succeeds.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-tests=(test/readers/test_*.py test/programs/test_export.py test/programs/test_lm_eval.py)
+tests=(test/readers/test_*.py test/programs/test_{export,lm_eval,perplexity_elsewhere,quantized}.py)
 wanted=dev/requirements-readers.txt before=dev/requirements-readers-before.txt
 
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}

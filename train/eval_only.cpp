@@ -1,6 +1,7 @@
 #include "train/eval_only.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/standard_streams.h"
 #include "checkpoint/published_model.h"
@@ -8,6 +9,8 @@
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "data/shards.h"
+#include "files/file.h"
 #include "files/json.h"
 #include "model/decoder.h"
 #include "plan/run_plan.h"
@@ -82,8 +85,37 @@ DecoderRun evaluation_run(const DecoderConfig& c, const Options& o, const Device
     return run;
 }
 
-Json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o, const DataSet& data,
-                     Context& context) {
+// Every token of the shards is a target but the first of each, up to `limit`. Windows of up to T + 1 tokens begin
+// `stride` tokens after one another and, at the end of a shard, so that they end there; of each window the targets that
+// follow those of the window before count.
+EvalResult evaluate_in_strides(Model& model, const DecoderConfig& c, const DecoderRun& run, int stride, int64_t limit,
+                               const DataSet& data, Context& context) {
+    ShardReader reader(data.shards, c.V);
+    EvalResult result;
+    std::vector<Row> rows;
+    const auto flush = [&] {
+        for (const double sum : ending_losses(model, rows, context)) result.loss += sum;
+        rows.clear();
+    };
+    for (int s = 0; s < static_cast<int>(data.shards.size()); ++s) {
+        const int64_t tokens = data.shards[static_cast<size_t>(s)].tokens;
+        for (int64_t target = 1, end = 0; target < tokens && result.tokens < limit; target = end) {
+            const int64_t step = std::min<int64_t>(target == 1 ? run.T : stride, limit - result.tokens);
+            end = std::min(tokens, target + step);
+            const int64_t first = std::max<int64_t>(0, end - run.T - 1);
+            rows.push_back({std::vector<int>(static_cast<size_t>(end - first)), static_cast<int>(target - first)});
+            reader.read(rows.back().tokens.data(), s, first, end - first);
+            result.tokens += end - target;
+            if (std::ssize(rows) == run.B) flush();
+        }
+    }
+    if (!rows.empty()) flush();
+    result.loss /= static_cast<double>(result.tokens);
+    return result;
+}
+
+EvalResult evaluate_in_windows(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o,
+                               int64_t limit, const DataSet& data, Context& context) {
     LoaderOptions l;
     l.B = run.B;
     l.T = run.T;
@@ -92,12 +124,60 @@ Json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run
     l.document_mask = o.document_mask;
     l.delimiter = data.delimiter;
     Loader loader(data.shards, l);
-    const int64_t limit = o.eval_tokens ? std::max<int64_t>(1, o.eval_tokens / run.T) : loader.windows();
-    const int64_t windows = std::min(limit, loader.windows());
-    const EvalResult e = *Evaluator(model, loader, run.B, run.T, windows, context).run();
-    const std::optional<int64_t> bytes = text_bytes(data, tokenizer_folder(data.shards.front().path), run.T, windows);
-    print_output(evaluation_text(e, bytes) + "\n");
-    return evaluation_json(e, bytes);
+    const int64_t windows = std::clamp<int64_t>(limit / run.T, 1, loader.windows());
+    return *Evaluator(model, loader, run.B, run.T, windows, context).run();
+}
+
+// Says which part of the data was evaluated, and how.
+std::string coverage(const EvalResult& e, const DecoderRun& run, const Options& o, const DataSet& data) {
+    int64_t tokens = 0;
+    for (const ShardInfo& shard : data.shards) tokens += shard.tokens;
+    std::string line = fmt::format("{} of {} tokens were targets", e.tokens, tokens);
+    if (data.unopened > 0)
+        line += fmt::format(" ({} others of the folder are for training: --eval-all)", data.unopened);
+    if (o.eval_stride > 0)
+        line += fmt::format(": all but each shard's first, with {} to {} tokens before them except at its beginning",
+                            run.T - o.eval_stride + 1, run.T);
+    else
+        line += fmt::format(": windows of {} do not overlap; each shard's first token and its remainder do not count",
+                            run.T);
+    return line + "; delimiters are tokens without bytes\n";
+}
+
+Json evaluate_shards(Model& model, const DecoderConfig& c, const DecoderRun& run, const Options& o, const DataSet& data,
+                     Context& context) {
+    const int64_t limit = o.eval_tokens ? o.eval_tokens : INT64_MAX;
+    CHECK_USAGE(o.eval_stride <= run.T, "--eval-stride {}: is more than the sequence of {}", o.eval_stride, run.T);
+    const EvalResult e = o.eval_stride > 0 ? evaluate_in_strides(model, c, run, o.eval_stride, limit, data, context)
+                                           : evaluate_in_windows(model, c, run, o, limit, data, context);
+    CHECK_USAGE(e.tokens > 0, "{}: has no two tokens", data.shards.front().path);
+    const int T = o.eval_stride > 0 ? 1 : run.T;
+    const std::optional<TextSize> text = text_size(data, tokenizer_folder(data.shards.front().path), T, e.tokens / T);
+    const double nats = e.loss * static_cast<double>(e.tokens);
+    Json result = evaluation_json(e, text);
+    result["val_nats"] = nats;
+    std::string line = evaluation_text(e, text);
+    if (text && text->words > 0) {
+        const double word_perplexity = std::exp(nats / static_cast<double>(text->words));
+        result.update({{"val_words", text->words}, {"val_word_ppl", word_perplexity}});
+        line += fmt::format(" | word perplexity {:.2f}", word_perplexity);
+    }
+    print_output(line + "\n" + coverage(e, run, o, data));
+    return result;
+}
+
+// Writes a line of JSON for each question: its right ending, and the nats and tokens of every ending.
+void write_questions(const std::string& path, const std::vector<MultipleChoice>& examples,
+                     const MultipleChoiceResult& result) {
+    std::string lines;
+    for (size_t i = 0; i < examples.size(); ++i) {
+        std::vector<size_t> tokens;
+        for (const std::vector<int>& ending : examples[i].endings) tokens.push_back(ending.size());
+        const Json line = {
+            {"label", examples[i].label}, {"nats", Json::array_of(result.nats[i])}, {"tokens", Json::array_of(tokens)}};
+        lines += json_text(line, {.in_order = true}) + "\n";
+    }
+    write_file_atomically(path, lines);
 }
 
 }  // namespace
@@ -135,6 +215,7 @@ MultipleChoiceResult score_multiple_choice(Model& model, const std::vector<Multi
         std::vector<double> sums(loss, loss + example.endings.size());
         std::vector<double> means = sums;
         for (size_t i = 0; i < means.size(); ++i) means[i] /= static_cast<double>(example.endings[i].size());
+        result.nats.push_back(sums);
         loss += example.endings.size();
         ++result.examples;
         result.right += best(sums) == example.label;
@@ -150,7 +231,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
     const SafetensorsModel weights(published.folder);
     DataSet data;
     if (!o.data.empty() || !o.val_data.empty()) {
-        data = open_dataset(o.val_data.empty() ? o.data : o.val_data, "val");
+        data = open_dataset(o.val_data.empty() ? o.data : o.val_data, o.eval_all ? "" : "val");
         CHECK_USAGE(data.mixture.empty(),
                     "--val-data: a mixture cannot be evaluated; name the sources without weights");
         check_model_tokenizer(data, published.folder, c.V);  // otherwise losses mean nothing
@@ -178,6 +259,7 @@ void evaluate_only(const ModelFamily& family, const Options& o) {
         result.update({{"hellaswag_accuracy", r.accuracy()},
                        {"hellaswag_accuracy_normalized", r.accuracy_normalized()},
                        {"hellaswag_examples", r.examples}});
+        if (!o.hellaswag_out.empty()) write_questions(o.hellaswag_out, examples, r);
     }
     print_output(json_text(result, {.in_order = true}) + "\n");
 }

@@ -15,6 +15,7 @@ struct MultipleChoiceResult {
     int64_t right = 0;             // examples whose right ending has the largest probability
     int64_t right_normalized = 0;  // examples whose right ending has the largest probability per token (geometric mean)
     int64_t shortened = 0;         // examples whose context was cut at its beginning to fit the model's
+    std::vector<std::vector<double>> nats;  // of each example's endings
     double accuracy() const { return static_cast<double>(right) / static_cast<double>(examples); }
     double accuracy_normalized() const { return static_cast<double>(right_normalized) / static_cast<double>(examples); }
 };

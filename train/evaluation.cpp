@@ -67,18 +67,19 @@ double bits_per_byte(const EvalResult& e, int64_t bytes) {
 
 }  // namespace
 
-Json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes) {
+Json evaluation_json(const EvalResult& e, const std::optional<TextSize>& text) {
     Json j = {{"val_loss", e.loss}, {"val_ppl", std::exp(e.loss)}, {"val_tokens", e.tokens}};
-    if (bytes.value_or(0) > 0) {
-        j["val_bytes"] = *bytes;
-        j["val_bits_per_byte"] = bits_per_byte(e, *bytes);
+    if (text && text->bytes > 0) {
+        j["val_bytes"] = text->bytes;
+        j["val_bits_per_byte"] = bits_per_byte(e, text->bytes);
     }
     return j;
 }
 
-std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes) {
-    return fmt::format("val loss {:.4f} | perplexity {:.3f} | {} tokens{}", e.loss, std::exp(e.loss), e.tokens,
-                       bytes.value_or(0) > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, *bytes)) : "");
+std::string evaluation_text(const EvalResult& e, const std::optional<TextSize>& text) {
+    return fmt::format(
+        "val loss {:.4f} | perplexity {:.3f} | {} tokens{}", e.loss, std::exp(e.loss), e.tokens,
+        text && text->bytes > 0 ? fmt::format(" | {:.4f} bits per byte", bits_per_byte(e, text->bytes)) : "");
 }
 
 }  // namespace teon

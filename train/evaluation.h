@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "data/dataset.h"
 #include "data/loader.h"
 #include "files/json.h"
 #include "model/model.h"
@@ -38,9 +39,9 @@ private:
     Buffer<std::byte> scratch_;
 };
 
-// Return an evaluation as JSON (val_loss, val_ppl, val_tokens) and in words. bytes: the size of the text that its
-// tokens stand for (data/dataset.h); if it is known, val_bytes and val_bits_per_byte are added.
-Json evaluation_json(const EvalResult& e, const std::optional<int64_t>& bytes);
-std::string evaluation_text(const EvalResult& e, const std::optional<int64_t>& bytes);
+// Return an evaluation as JSON (val_loss, val_ppl, val_tokens) and in words. text: the size of the text that its
+// tokens stand for; if it is known, val_bytes and val_bits_per_byte are added.
+Json evaluation_json(const EvalResult& e, const std::optional<TextSize>& text);
+std::string evaluation_text(const EvalResult& e, const std::optional<TextSize>& text);
 
 }  // namespace teon

@@ -110,8 +110,8 @@ public:
             val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
             evaluator_.emplace(*model_, *val_loader_, plan_.run.B, plan_.run.T, plan_.eval_windows, ctx_);
             if (ctx_.comm->rank() == 0)
-                val_bytes_ = text_bytes(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
-                                        plan_.eval_windows);
+                val_text_ = text_size(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
+                                      plan_.eval_windows);
         }
         if (o_.sample_every > 0 && ctx_.comm->rank() == 0)
             samples_ =
@@ -203,6 +203,7 @@ public:
             if (trainer_.aborted()) break;
             if (save) save_now(o_.checkpoint_sync, save_interim);  // first, because the rest may fail or be killed
             if (diagnose) report_alignment();
+            evaluation_missing_ = evaluate;
             if (evaluate && stop.empty()) stop = evaluate_now();
             if (sample && samples_ && stop.empty()) stop = sample_now();
         }
@@ -215,13 +216,14 @@ public:
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
         const std::string patience = out_of_patience();
-        const bool stopped = trainer_.steps_done() < plan_.steps && patience.empty();
+        const bool done = trainer_.steps_done() >= plan_.steps && !evaluation_missing_;  // --resume evaluates
+        const bool stopped = !done && patience.empty();
         if (stopped && trainer_.steps_done() > 0 && !stop_.reason().empty())
             console_.note(fmt::format("saved {}", stop_.delay()));
-        if (!stop.empty() && trainer_.steps_done() < plan_.steps)
+        if (!stop.empty() && !done)
             console_.note(fmt::format("stopped by {} after step {}; continue with --resume{}", stop,
                                       trainer_.steps_done(), patience.empty() ? "" : " and a larger --patience, or 0"));
-        report_status(stopped ? "stopped" : "finished", stop);
+        report_status(stopped ? "stopped" : "finished", done ? "" : stop);
         if (stop.empty()) return 0;
         if (ctx_.comm->size() > 1) agree(true);  // so that no rank ends before rank 0 has saved, as if it had failed
         if (stop_.signal() == SIGINT) return -SIGINT;
@@ -358,10 +360,11 @@ private:
         }
         const EvalResult& e = *result;
         Json line = {{"kind", "eval"}, {"step", step}, {"tokens", tokens}};
-        line.update(evaluation_json(e, val_bytes_));
+        line.update(evaluation_json(e, val_text_));
         metrics_.write(line);
+        evaluation_missing_ = false;
         const bool best = best_.count({step, e.loss});
-        console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_bytes_),
+        console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_text_),
                                   best && (o_.keep_best || o_.patience > 0) ? " | lowest so far" : ""));
         if (best && o_.keep_best) keep_best();
         const std::string stop = out_of_patience();
@@ -468,7 +471,7 @@ private:
     Console console_;
     std::unique_ptr<Model> model_;
     std::optional<Evaluator> evaluator_;  // if there is validation data
-    std::optional<int64_t> val_bytes_;    // of text that is evaluated, if known
+    std::optional<TextSize> val_text_;    // that is evaluated, if known
     BestLoss best_;
     std::unique_ptr<Samples> samples_;  // of --sample-every, on rank 0
     Optimizer optimizer_;

@@ -243,7 +243,7 @@ class CommandsTest(Case):
         foreign = {"--follow-tags", "--tool", "--nproc-per-node", "--no-python", "--nodes", "--mpi", "--dtype",
                    "--served-model-name", "--model_args", "--tasks", "--batch_size", "--device", "--logdir", "--target",
                    "--create-dirs", "--rm", "--no-compress", "--depth", "--bind-to",
-                   "--allow-run-as-root"}
+                   "--allow-run-as-root", "--cache-type-k"}
         for page in PAGES:
             for flag in sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) - known - foreign):
                 self.fail(f"{page.name}: {flag} is no flag of any program or script")

@@ -44,6 +44,11 @@ def rope(base):
     return {"rope_theta": base, "rope_type": "default"}
 
 
+def qwen2():
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        **DECODER | {"rope_parameters": rope(1e6), "tie_word_embeddings": True}))
+
+
 def qwen3():
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
         **DECODER | {"head_dim": 10, "rope_parameters": rope(1e6), "tie_word_embeddings": True}))
@@ -54,9 +59,25 @@ def olmo2():
         **DECODER | {"rope_parameters": rope(5e5), "pad_token_id": None}))
 
 
+def olmo3():
+    """The second layer without a window, and with YaRN's scaling: it keeps, halves the way and divides a frequency."""
+    yarn = {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.2, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 512}
+    by_layer = {"sliding_attention": rope(1e4), "full_attention": yarn | {"rope_theta": 1e4}}
+    return transformers.Olmo3ForCausalLM(transformers.Olmo3Config(
+        **DECODER | {"sliding_window": 5, "layer_types": list(by_layer), "pad_token_id": None,
+                     "rope_parameters": by_layer}))
+
+
+def smollm3():
+    return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(
+        **DECODER | {"no_rope_layers": [1, 0], "rope_parameters": rope(2e6), "tie_word_embeddings": True,
+                     "pad_token_id": None}))
+
+
 MODELS = {"gpt2": gpt2, "llama": lambda: llama(num_key_value_heads=4), "llama_gqa": llama,
           "gpt2_relu2": lambda: gpt2("relu2"), "gpt2_erf": lambda: gpt2("gelu"), "llama_31": lambda: llama(**LLAMA31),
-          "qwen3": qwen3, "olmo2": olmo2,
+          "qwen2": qwen2, "qwen3": qwen3, "olmo2": olmo2, "olmo2_3": olmo3, "smollm3": smollm3,
           "llama_geglu": lambda: llama(num_key_value_heads=4, hidden_act="gelu_pytorch_tanh"),
           "llama_geglu_erf": lambda: llama(num_key_value_heads=4, hidden_act="gelu")}
 

@@ -15,8 +15,8 @@ constexpr int kGoldenB = 3;
 constexpr int kGoldenT = 13;
 
 inline const std::vector<std::string> kGoldenModels = {
-    "gpt2",      "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf",
-    "llama_gqa", "llama_31",   "qwen3",    "olmo2"};
+    "gpt2",     "gpt2_relu2", "gpt2_erf", "llama", "llama_geglu", "llama_geglu_erf", "llama_gqa",
+    "llama_31", "qwen2",      "qwen3",    "olmo2", "olmo2_3",     "smollm3"};
 
 inline DecoderConfig golden_config(const std::string& name) {
     const std::string family = name.substr(0, name.find('_'));
@@ -41,6 +41,17 @@ inline DecoderConfig golden_config(const std::string& name) {
     }
     if (!gpt2 && name != "llama" && c.mlp == ActivationKind::swiglu) c.NKV = 2;
     if (family == "qwen3") c.head_size = 10;
+    if (family == "smollm3") c.unrotated_every = 2;
+    if (name == "olmo2_3") {
+        c.window = 5;
+        c.full_every = 2;
+        c.rope_base = 1e4f;
+        c.rope_scaling = 8.0f;
+        c.rope_low_turns = 1.0f;
+        c.rope_high_turns = 32.0f;
+        c.rope_original_context = 512;
+        c.rope_attention = 1.2f;
+    }
     return c;
 }
 

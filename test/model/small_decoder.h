@@ -11,8 +11,8 @@ namespace teon::test {
 inline constexpr int B = 2;
 inline constexpr int T = 33;
 
-inline const std::vector<std::string> kModels = {"gpt2",  "gpt2 relu2", "llama",       "qwen3",
-                                                 "olmo2", "gpt2 post",  "llama window"};
+inline const std::vector<std::string> kModels = {"gpt2",  "gpt2 relu2", "llama",        "qwen2",         "qwen3",
+                                                 "olmo2", "gpt2 post",  "llama window", "smollm3 layers"};
 // And with dropout, in all placements of norms, with and without biases.
 inline const std::vector<std::string> kAllModels = [] {
     std::vector<std::string> all = kModels;
@@ -35,7 +35,17 @@ inline DecoderConfig small_config(const std::string& name) {
     c.F = gpt2 ? 192 : 133;
     if (model == "gpt2 relu2") c.mlp = ActivationKind::relu2;
     if (family == "qwen3") c.head_size = 20;
-    if (model == "llama window") c.window = 9;
+    if (model == "llama window" || model == "smollm3 layers") c.window = 9;
+    if (model ==
+        "smollm3 layers") {     // all that differs between layers: each second without rotation, the third without
+        c.unrotated_every = 2;  // a window and with YaRN's scaling
+        c.full_every = 3;
+        c.rope_scaling = 4.0f;
+        c.rope_low_turns = 0.5f;
+        c.rope_high_turns = 4.0f;
+        c.rope_original_context = 64;
+        c.rope_attention = 1.25f;
+    }
     if (drops) c.dropout = 0.25f;
     if (model.ends_with(" post")) {
         c.norm_placement = NormPlacement::post;

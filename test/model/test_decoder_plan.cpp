@@ -44,9 +44,10 @@ TEST_CASE("model/decoder_plan: presets have the parameter counts of their papers
                 {"gpt2", "large", 1024, "774.030080"}, {"gpt2", "small", 8192, "129.94"},
                 {"gpt2", "base", 8192, "362.16"},      {"gpt2", "large", 8192, "783.21"},
                 {"qwen3", "0.6b", 1024, "596.049920"}, {"olmo2", "1b", 1024, "1484.916736"},
-                {"olmo2", "7b", 1024, "7298.617344"},  {"llama", "60m", 1024, "58.07"},
-                {"llama", "130m", 1024, "134.11"},     {"llama", "350m", 1024, "367.97"},
-                {"llama", "1b", 1024, "1339.08"}};
+                {"olmo2", "7b", 1024, "7298.617344"},  {"qwen2", "0.5b", 1024, "494.032768"},
+                {"qwen2", "7b", 1024, "7615.616512"},  {"smollm3", "3b", 1024, "3075.098624"},
+                {"llama", "60m", 1024, "58.07"},       {"llama", "130m", 1024, "134.11"},
+                {"llama", "350m", 1024, "367.97"},     {"llama", "1b", 1024, "1339.08"}};
     for (const auto& row : rows) {
         INFO(row.family << " " << row.preset);
         DecoderConfig c = family_of(row.family).config(row.preset);
@@ -84,6 +85,17 @@ TEST_CASE("model/decoder_plan: a window takes the FLOPs of the keys that it hide
         REQUIRE(std::abs(whole - decoder_flops_per_token(c, length) - per_key * hidden) <= per_key / 2);
         REQUIRE(decoder_activations(c, run).total_bytes() == bytes + 2 * length * 4);
     }
+}
+
+TEST_CASE("model/decoder_plan: layers without a window have the FLOPs of all keys") {
+    DecoderConfig c = olmo2_family().config("tiny");
+    const double whole = decoder_flops_per_token(c, 1024);
+    c.window = 64;
+    const double windowed = decoder_flops_per_token(c, 1024);
+    c.full_every = 4;  // one of four layers
+    REQUIRE(std::abs(decoder_flops_per_token(c, 1024) - (whole + 3 * windowed) / 4) <= 1e-12 * whole);
+    c.full_every = 2;
+    REQUIRE(std::abs(decoder_flops_per_token(c, 1024) - (whole + windowed) / 2) <= 1e-12 * whole);
 }
 
 TEST_CASE("model/decoder_plan: the model allocates the memory of its activation plan") {

@@ -1,11 +1,14 @@
 #include "model/families.h"
 
+#include <cmath>
 #include <map>
 
 #include "model/gpt2.h"
 #include "model/llama.h"
 #include "model/olmo2.h"
+#include "model/qwen2.h"
 #include "model/qwen3.h"
+#include "model/smollm3.h"
 
 #include "test/support/catch.h"
 #include "test/support/json.h"
@@ -47,6 +50,7 @@ DecoderConfig changed(const ModelFamily& family) {
         c.tied_head = !c.tied_head;
         c.attention_biases = true;
         c.mlp_biases = family.name == "llama";
+        c.unrotated_every = family.name == "smollm3" ? 2 : 0;
     }
     return c;
 }
@@ -80,13 +84,17 @@ TEST_CASE("model/family: a written config.json is read back") {
         REQUIRE(back.mlp == c.mlp);
         REQUIRE(back.norm_placement == c.norm_placement);
         REQUIRE(back.qk_norm == c.qk_norm);
+        REQUIRE(back.attention_biases == c.attention_biases);
+        REQUIRE(back.attention_out_bias == c.attention_out_bias);
+        REQUIRE(back.unrotated_every == c.unrotated_every);
         REQUIRE(decoder_config(our_json(written(c)), {family}, "c").family == family.name);
     }
 }
 
 TEST_CASE("model/family: a window has the class and keys by which transformers computes it") {
-    const std::map<std::string, std::string> types = {
-        {"gpt2", "gpt2_window"}, {"llama", "mistral"}, {"qwen3", "qwen3"}, {"olmo2", "olmo3"}};
+    const std::map<std::string, std::string> types = {{"gpt2", "gpt2_window"}, {"llama", "mistral"},
+                                                      {"olmo2", "olmo3"},      {"qwen2", "qwen2"},
+                                                      {"qwen3", "qwen3"},      {"smollm3", "smollm3"}};
     for (const ModelFamily& family : families()) {
         INFO(family.name);
         DecoderConfig c = family.config("tiny");
@@ -107,7 +115,6 @@ TEST_CASE("model/family: a window has the class and keys by which transformers c
         if (family.name == "olmo2") {  // as transformers saves it
             json olmo3 = j;
             olmo3.erase("rope_theta");
-            olmo3["rope_parameters"]["sliding_attention"] = {{"rope_theta", c.rope_base}, {"rope_type", "default"}};
             olmo3["rope_parameters"]["full_attention"] = {{"rope_theta", 1.0}, {"rope_type", "yarn"}};
             REQUIRE(written(read(olmo3)) == j);
             olmo3["model_type"] = "olmo2";
@@ -120,18 +127,26 @@ TEST_CASE("model/family: a window has the class and keys by which transformers c
         REQUIRE(read(none).window == 4096);  // MistralConfig's, Qwen3Config's and Olmo3Config's default
         REQUIRE(contains(error_with(j, "sliding_window", 0), "sliding_window is 0"));
         // The window of no other class: transformers ignores the key, or only its cache has the window.
-        if (family.name != "qwen3")
+        if (types.at(family.name) != family.name)
             REQUIRE(contains(error_with(written(family.config("tiny")), "sliding_window", 100),
                              "sliding_window is 100, which is unknown"));
         if (family.name == "gpt2") continue;
         REQUIRE(j["layer_types"] == std::vector<std::string>(static_cast<size_t>(c.L), "sliding_attention"));
         std::vector<std::string> layers = j["layer_types"];
-        layers.back() = "full_attention";
+        layers.front() = "full_attention";
         REQUIRE(contains(error_with(j, "layer_types", layers), "layer_types is"));
     }
 }
 
 TEST_CASE("model/family: models with a window in some layers, or with what its class lacks, are refused by name") {
+    for (const ModelFamily& family : families()) {  // only Olmo3's layers may differ
+        DecoderConfig c = with_window(family);
+        c.full_every = 2;
+        if (family.name != "olmo2") REQUIRE_THROWS_AS(written(c), UsageError);
+        REQUIRE(family.has_flag(field_of(model_fields(), "full_every")) == (family.name == "olmo2"));
+        c.window = 0;
+        REQUIRE(error_of<UsageError>([&] { validate(c); }) == "--full-every 2: needs --window");
+    }
     DecoderConfig c = qwen3_family().config("tiny");
     json qwen3 = written(c);
     qwen3["use_sliding_window"] = true;
@@ -158,9 +173,102 @@ TEST_CASE("model/family: models with a window in some layers, or with what its c
     DecoderConfig scaled = with_window(olmo2_family());
     scaled.rope_scaling = 2;
     REQUIRE(contains(error_of<UsageError>([&] { written(scaled); }), "rope_scaling"));
-    json olmo3 = written(with_window(olmo2_family()));
-    olmo3.erase("layer_types");  // Olmo3Config's default has the window in three layers of four
-    REQUIRE(contains(error_of<UsageError>([&] { read(olmo3); }), "layer_types is missing"));
+    json smollm3 = written(with_window(smollm3_family()));
+    smollm3.erase("layer_types");  // SmolLM3Config's default has the window in layers without rotation
+    REQUIRE(contains(error_of<UsageError>([&] { read(smollm3); }), "layer_types is missing"));
+}
+
+TEST_CASE("model/family: Olmo3's layers without a window are every n-th, and only they scale positions") {
+    DecoderConfig c = with_window(olmo2_family());
+    c.L = 9;
+    c.full_every = 4;
+    c.rope_scaling = 8.0f;
+    c.rope_low_turns = 1.0f;
+    c.rope_high_turns = 32.0f;
+    c.rope_original_context = 256;
+    c.rope_attention = 1.25f;
+    const json j = written(c);
+    REQUIRE(j["model_type"] == "olmo3");
+    for (int l = 0; l < c.L; ++l)
+        REQUIRE(j["layer_types"][l] == (l == 3 || l == 7 ? "full_attention" : "sliding_attention"));
+    const json yarn = {{"rope_type", "yarn"},
+                       {"type", "yarn"},
+                       {"factor", 8.0},
+                       {"beta_slow", 1.0},
+                       {"attention_factor", 1.25},
+                       {"beta_fast", 32.0},
+                       {"original_max_position_embeddings", 256}};
+    REQUIRE(j["rope_scaling"] == yarn);
+    REQUIRE(written(read(j)) == j);
+
+    json newer = j;  // as transformers 5 saves it
+    newer.erase("rope_theta");
+    newer.erase("rope_scaling");
+    REQUIRE(newer["rope_parameters"]["full_attention"]["factor"] == 8.0);
+    REQUIRE(written(read(newer)) == j);
+    newer["rope_parameters"]["sliding_attention"]["rope_theta"] = 7.0;
+    REQUIRE(contains(error_of<UsageError>([&] { read(newer); }), "rope_theta is"));
+    newer["rope_parameters"]["sliding_attention"] = yarn;
+    REQUIRE(contains(error_of<UsageError>([&] { read(newer); }), "rope_type is \"yarn\""));
+    json older = j;  // as transformers 4.57 does
+    older.erase("rope_parameters");
+    REQUIRE(written(read(older)) == j);
+
+    older.erase("layer_types");  // Olmo3Config's default
+    REQUIRE(read(older).full_every == 4);
+    older["sliding_window"] = nullptr;  // the same attention in all layers, but not the same positions
+    REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "rope_scaling"));
+    older["rope_scaling"] = nullptr;
+    REQUIRE(read(older).full_every == 0);
+    older = j;
+    older["layer_types"][4] = "full_attention";
+    REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "layer_types is"));
+    older["layer_types"] = std::vector<std::string>(9, "full_attention");
+    REQUIRE(read(older).window == 0);
+    REQUIRE(read(older).rope_attention == 1.25f);
+    older["layer_types"] = "full_attention";
+    REQUIRE(contains(error_of<UsageError>([&] { read(older); }), "layer_types is"));
+}
+
+TEST_CASE("model/family: SmolLM3's layers without rotation are every n-th, by list or by interval") {
+    DecoderConfig c = smollm3_family().config("tiny");
+    c.unrotated_every = 3;
+    json j = written(c);
+    REQUIRE(j["no_rope_layers"] == std::vector<int>{1, 1, 0, 1});
+    REQUIRE(read(j).unrotated_every == 3);
+    j["no_rope_layers"] = {1, 1, 1, 1};
+    REQUIRE(read(j).unrotated_every == 0);
+    j["no_rope_layers"] = {0, 1, 1, 1};
+    REQUIRE(contains(error_of<UsageError>([&] { read(j); }), "no_rope_layers is [0,1,1,1]"));
+    j.erase("no_rope_layers");
+    REQUIRE(read(j).unrotated_every == 4);  // SmolLM3Config's default
+    j["no_rope_layer_interval"] = 2;
+    REQUIRE(read(j).unrotated_every == 2);
+    REQUIRE(contains(error_with(j, "no_rope_layer_interval", 0), "no_rope_layer_interval is 0"));
+    j.erase("rope_theta");
+    REQUIRE(read(j).rope_base == 2e6f);
+}
+
+TEST_CASE("model/family: YaRN's scaling of positions has transformers' defaults and must be consistent") {
+    json j = written(qwen2_family().config("tiny"));
+    j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+    const DecoderConfig c = read(j);
+    REQUIRE(c.rope_low_turns == 1.0f);
+    REQUIRE(c.rope_high_turns == 32.0f);
+    REQUIRE(c.rope_original_context == 32768);
+    REQUIRE(std::abs(c.rope_attention - (0.1 * std::log(4.0) + 1)) < 1e-7);
+    REQUIRE(written(read(written(c))) == written(c));
+    for (const auto& [key, value] : std::map<std::string, json>{{"factor", nullptr},
+                                                                {"beta_fast", 0.5},
+                                                                {"beta_slow", 0},
+                                                                {"attention_factor", 0},
+                                                                {"truncate", false},
+                                                                {"mscale", 1.0}}) {
+        json scaling = j["rope_scaling"];
+        scaling[key] = value;
+        INFO(key << ": " << error_with(j, "rope_scaling", scaling));
+        REQUIRE(!error_with(j, "rope_scaling", scaling).empty());
+    }
 }
 
 TEST_CASE("model/family: a config.json has what folders on the hub have") {
@@ -171,6 +279,7 @@ TEST_CASE("model/family: a config.json has what folders on the hub have") {
     const json qwen3 = written(changed(qwen3_family()));
     REQUIRE(qwen3["max_window_layers"] == 3);
     REQUIRE(qwen3.at("sliding_window").is_null());
+    REQUIRE(written(qwen2_family().config("tiny"))["max_window_layers"] == 4);
     REQUIRE(qwen3["rope_scaling"] == json{{"type", "linear"}, {"rope_type", "linear"}, {"factor", 2.0}});
 }
 
@@ -280,9 +389,9 @@ TEST_CASE("model/family: unknown, contradictory and unsupported fields are refus
                                            {"attention_bias", "both"},
                                            {"head_dim", 5},
                                            {"rope_parameters", {{"rope_theta", 7.0}}},
-                                           {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}},
+                                           {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}},
                                            {"num_hidden_layers", nullptr}});
-        if (family.name == "qwen3" || family.name == "olmo2") changes.push_back({"mlp_bias", true});
+        if (family.name.starts_with("qwen") || family.name == "olmo2") changes.push_back({"mlp_bias", true});
         if (family.name == "qwen3") {
             changes.push_back({"layer_types", {"full_attention", "sliding_attention", "full_attention"}});
         }

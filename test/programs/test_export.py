@@ -44,6 +44,11 @@ CASES = {"gpt2": ("train_gpt2", []), "gpt2 with squared ReLU": ("train_gpt2", ["
          "llama with a window, a Mistral": ("train_llama", ["--window", 5, "--kv-heads", 2]),
          "qwen3 with a window": ("train_qwen3", ["--window", 5]),
          "olmo2 with a window, an Olmo3": ("train_olmo2", ["--window", 5]),
+         "qwen2": ("train_qwen2", ["--kv-heads", 2]),
+         "qwen2 with a window": ("train_qwen2", ["--window", 5]),
+         "smollm3": ("train_smollm3", ["--layers", 4, "--kv-heads", 2]),
+         "olmo2 with a window in each second layer, an Olmo3":
+             ("train_olmo2", ["--window", 5, "--full-every", 2, "--rope-base", 500]),
          "olmo2 with fewer key/value heads": ("train_olmo2", ["--kv-heads", 2])}
 
 
@@ -125,6 +130,9 @@ class ExportTest(RunCase):
                   "original_max_position_embeddings": 64}
         biases = {"attention_bias": True}
         base = {"rope_theta": 1e4}
+        yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512}
+        by_layer = {"full_attention": yarn | base, "sliding_attention": {"rope_type": "default"} | base}
+        deep = shape | {"num_hidden_layers": 5}
         cases = {"llama with llama3's scaling": transformers.LlamaConfig(**shape, rope_parameters=llama3 | base),
                  "llama with biases": transformers.LlamaConfig(**shape, **biases, mlp_bias=True),
                  "llama with GEGLU": transformers.LlamaConfig(**shape, hidden_act="gelu_pytorch_tanh"),
@@ -132,6 +140,11 @@ class ExportTest(RunCase):
                  "olmo2 with exact GEGLU": transformers.Olmo2Config(**shape, hidden_act="gelu"),
                  "qwen3 with biases": transformers.Qwen3Config(**shape, **biases, head_dim=20),
                  "olmo2 with both": transformers.Olmo2Config(**shape, **biases, rope_parameters=llama3 | base),
+                 "qwen2 with YaRN's scaling": transformers.Qwen2Config(**shape, rope_parameters=yarn | base),
+                 "a Mistral without a window": transformers.MistralConfig(**shape, sliding_window=None),
+                 "a Mistral with a window": transformers.MistralConfig(**shape, sliding_window=7),
+                 "smollm3 with biases": transformers.SmolLM3Config(**deep, **biases, mlp_bias=True),
+                 "olmo3 as published": transformers.Olmo3Config(**deep, sliding_window=7, rope_parameters=by_layer),
                  "gpt2 with exact GELU": transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=256,
                                                                  activation_function="gelu", **common)}
         for name, config in cases.items():
@@ -144,10 +157,12 @@ class ExportTest(RunCase):
                 made = self.folder / f"{name} made"
                 model.save_pretrained(made)
                 change_json(made / "config.json", _attn_implementation_autoset=True, unsloth_version="2024.9")
+                program = {"mistral": "train_llama", "olmo3": "train_olmo2"}.get(config.model_type,
+                                                                                 f"train_{config.model_type}")
                 shape_flags = {key: value for key, value in self.SHAPE.items()
                                if key in ("--seq-len", "--batch-tokens", "--micro-batch", "--eval-tokens", "--dtype")}
                 run = super().train(f"imported {name}", "--init-from", made, "--lr", 0, steps=1, shape=shape_flags,
-                                    program=f"train_{config.model_type}")
+                                    program=program)
                 self.assertIn("config.json: no effect on results: _attn_implementation_autoset, unsloth_version\n",
                               run.stdout)
                 ours = [m["val_loss"] for m in self.metrics(f"imported {name}", "eval")][-1]
@@ -159,7 +174,7 @@ class ExportTest(RunCase):
                 change_json(made / "config.json", residual_multiplier=2)
                 self.assertIn("residual_multiplier is 2, which is unknown",
                               self.refused(f"refused {name}", "--init-from", made, shape=shape_flags,
-                                           program=f"train_{config.model_type}"))
+                                           program=program))
 
     def test_the_tokenizer_is_exported(self):
         folder, _ = self.train("train_gpt2", "tokenizer run", steps=1)

@@ -13,7 +13,7 @@ import sys
 import unittest
 
 import testing
-from testing import BUILD, MODELLED, ON_GPUS, RunCase, learnable, write_shards
+from testing import BUILD, MODELLED, ON_GPUS, ROOT, RunCase, learnable, write_shards
 
 STREAMS = {"full": "/dev/full", "closed": "&-"}
 
@@ -31,8 +31,7 @@ class Failures(RunCase):
         return self.call("bash", "-c", f'{before}exec "$@" {redirections}', "bash", *command, expect=expect)
 
     def programs(self):
-        return sorted(name for name in ("generate", "train_gpt2", "train_llama", "train_olmo2", "train_qwen3")
-                      if (BUILD / name).exists())
+        return sorted(path.stem for path in ROOT.glob("*.cu") if (BUILD / path.stem).exists())
 
     def assert_one_line(self, errors, says):
         self.assertEqual(errors.count("\n"), 1, errors)

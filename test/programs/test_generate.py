@@ -1,6 +1,7 @@
 """./generate, samples, --eval-only and the views of a run:  dev/run_tests.py test/programs/test_generate.py"""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -274,6 +275,49 @@ class GenerateTest(Case):
             digits = json.loads(result.stdout.splitlines()[-1])
             self.assertEqual({key: digits[key] for key in ("val_loss", "val_ppl", "val_tokens")},
                              {key: last[key] for key in ("val_loss", "val_ppl", "val_tokens")})
+
+    def test_eval_only_says_how_much_of_a_text_it_evaluates(self):
+        """Nats and words of all tokens, of one split and of windows that overlap."""
+        data = self.folder / "listed"
+        words, count = [DELIMITER, *b"the quick brown fox. "], {}
+        for split, n in (("train", 300), ("val", 200)):
+            write_shard(data / f"t_{split}_000000.bin", (words * 20)[:n])
+            count[split] = n
+        (data / "manifest.json").write_text(json.dumps({
+            "vocab_size": 257, "delimiter": DELIMITER,
+            "shards": [{"file": f"t_{split}_000000.bin", "split": split, "tokens": n} for split, n in count.items()]}))
+        write_tokenizer(data / "tokenizer", BYTES, DELIMITER, "bytes")
+        command = ["--eval-only", "--init-from", self.run_folder, "--val-data", data]
+
+        def evaluate(*flags):
+            lines = self.run_program(*command, *flags).stdout.splitlines()
+            return json.loads(lines[-1]), lines[-2]
+
+        def words_of(*targets):
+            return sum(len(bytes(token if token < 256 else 32 for token in (words * 20)[1:n + 1]).split())
+                       for n in targets)
+
+        plain, said = evaluate()
+        self.assertEqual((plain["val_tokens"], plain["val_words"]), (192, words_of(192)))
+        self.assertAlmostEqual(plain["val_nats"], 192 * plain["val_loss"], places=6)
+        self.assertAlmostEqual(plain["val_word_ppl"], math.exp(plain["val_nats"] / words_of(192)))
+        self.assertEqual(said, "192 of 200 tokens were targets (300 others of the folder are for training: --eval-all):"
+                               " windows of 64 do not overlap; each shard's first token and its remainder do not count;"
+                               " delimiters are tokens without bytes")
+        everything, said = evaluate("--eval-all")
+        self.assertEqual((everything["val_tokens"], everything["val_words"]), (256 + 192, words_of(256, 192)))
+        self.assertIn("448 of 500 tokens were targets: windows", said)
+        overlapping, said = evaluate("--eval-all", "--eval-stride", 16)
+        self.assertEqual((overlapping["val_tokens"], overlapping["val_words"]), (299 + 199, words_of(299, 199)))
+        self.assertIn("498 of 500 tokens were targets: all but each shard's first, with 49 to 64 tokens before", said)
+        limited = evaluate("--eval-stride", 64, "--eval-tokens", 192)[0]  # the windows that do not overlap
+        self.assertAlmostEqual(limited["val_loss"], plain["val_loss"], places=6)
+        program = BUILD / "train_gpt2"
+        self.assertIn("--eval-stride 65: is more than the sequence of 64",
+                      self.call(program, *command, "--eval-stride", 65, expect=2).stderr)
+        self.assertIn("leave out one", self.error_of(program, *command, "--eval-stride", 9, "--document-mask", "on"))
+        (data / "t_train_000000.bin").unlink()
+        self.assertIn("is missing", self.error_of(program, *command, "--eval-all"))
 
     def test_eval_only_masks_documents_as_the_run_did(self):
         run, data = self.folder / "masked", self.folder / "data"

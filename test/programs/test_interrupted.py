@@ -230,6 +230,24 @@ class InterruptedTest(ResumeCase):
         self.train("eval", "--resume", "--eval-every", 1, steps=100)
         self.assertEqual([m["step"] for m in self.metrics("eval", "eval")], list(range(1, 101)))
 
+    @unittest.skipIf(MODELLED, "a modelled GPU takes its time")
+    def test_a_run_whose_last_evaluation_a_signal_ended_has_stopped_and_is_resumed_with_it(self):
+        tokens = [random.Random(2).randrange(64) for _ in range(400000)]
+        write_shards(self.data, tokens, tokens)
+        flags = ["--exit-when-stopped", 75, "--eval-tokens", 400000]
+        process = self.start_run("run", *flags, steps=5)
+        self.wait_for("run", 5)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGUSR1)
+        output, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 75, output + error)
+        self.assertIn("stopped by SIGUSR1 after step 5;", output)
+        self.assertEqual(self.status("run"), {"state": "stopped", "step": 5, "steps": 5, "reason": "SIGUSR1"})
+        self.assertEqual(self.metrics("run", "eval"), [])
+        self.train("run", *flags, "--resume", steps=5)
+        self.assertEqual(self.status("run"), {"state": "finished", "step": 5, "steps": 5, "reason": ""})
+        self.assertEqual([m["step"] for m in self.metrics("run", "eval")], [5])
+
     def test_an_ignored_hangup_stays_ignored(self):
         process = self.start("bash", "-c", 'trap "" HUP; exec "$@"', "nohup", *self.command("run", steps=10**6))
         self.wait_for("run")

@@ -15,7 +15,8 @@ import unittest
 from testing import BUILD, MODELLED, ON_GPUS, RunCase, as_flags, learnable, write_shards
 
 PRESETS = {"train_gpt2": ("tiny", "small", "base", "large"), "train_llama": ("tiny", "60m", "130m", "350m", "1b"),
-           "train_qwen3": ("tiny", "0.6b"), "train_olmo2": ("tiny", "1b", "7b")}
+           "train_qwen2": ("tiny", "0.5b"), "train_qwen3": ("tiny", "0.6b"), "train_olmo2": ("tiny", "1b", "7b"),
+           "train_smollm3": ("tiny", "3b")}
 
 
 class TrainTest(RunCase):
@@ -319,7 +320,8 @@ class TrainTest(RunCase):
             text = self.run_program("--help", program=program).stdout
             if program != "generate":
                 self.assertEqual([line for line in text.splitlines() if len(line) > 80], [])
-                title = {"gpt2": "GPT-2", "llama": "LLaMA", "qwen3": "Qwen3", "olmo2": "OLMo 2"}[program[6:]]
+                title = {"gpt2": "GPT-2", "llama": "LLaMA", "qwen2": "Qwen2", "qwen3": "Qwen3", "olmo2": "OLMo 2",
+                         "smollm3": "SmolLM3"}[program[6:]]
                 self.assertIn(f"Trains {title} language models", text)
                 self.assertIn("adamw and lion update all parameters", " ".join(text.split()))
             self.assertEqual(self.run_program("-h", program=program).stdout, text)
