@@ -1,9 +1,9 @@
 #!/bin/bash
 # Finds CUDA on this machine: in a toolkit or in pip's nvidia packages, which name their libraries libX.so.N. Requires
 # CUDA 12 or later, which compiles an empty kernel here, and a GPU of compute capability 8.0 (A100) or later; says what
-# is missing. Prints paths as words of a shell command, with blanks escaped. CXX is the user's C++ compiler; if empty, it
-# is g++ or, if nvcc refuses that, the newest g++-N that it permits. Tests replace the folders USUAL_CUDA and PCI_DEVICES
-# and the file NVCC_WORKS, which says what has compiled.
+# is missing. Prints paths as words of a shell command, with blanks escaped. CXX is the user's C++ compiler; if empty,
+# it is g++ or, if nvcc refuses that, the newest g++-N that it permits. Tests replace the folders USUAL_CUDA and
+# PCI_DEVICES and the file NVCC_WORKS, which says what has compiled.
 #
 #   dev/find_cuda.sh backend   "cuda" if a supported nvcc and NVIDIA GPU exist, otherwise "cpu"; says why if there
 #                                  is a GPU
@@ -15,8 +15,8 @@
 set -euo pipefail
 shopt -s nullglob
 
-# Prints the files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12 (which
-# has no nvcc there), nvidia/PACKAGE/...
+# Prints the files in pip's nvidia folders that match the patterns: nvidia/cu13/... or, for CUDA 12 (which has no nvcc
+# there), nvidia/PACKAGE/...
 pip_files() {
     python3 - "$@" <<'PYTHON' 2>/dev/null || true
 import glob, sys, sysconfig
