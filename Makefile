@@ -3,7 +3,8 @@
 #   BACKEND=cuda|cpu    NVIDIA's libraries, or cpu/'s (default: cuda if this machine has nvcc and an NVIDIA GPU)
 #   MARCH=...           the CPU's instruction set (default -march=native)
 #   CUDA_ARCH=...       nvcc -gencode flags (default: for this machine's GPU, or for all architectures)
-#   CXX=...             the C++ compiler (default g++); "ccache g++" reuses what it compiled before
+#   CXX=...             the C++ compiler, also nvcc's (default g++ or, if nvcc refuses it, the newest g++-N that it
+#                       permits); "ccache g++" reuses what it compiled before
 #   OPT=...             optimization of the code that a step spends its time in (default -O3)
 #   MPICC=...           the C compiler of an MPI, which the build then uses (default mpicc; none: one rank on CPUs)
 #   EXTRA=...           more flags for the C++ compiler
@@ -26,8 +27,9 @@ MAKEFLAGS += -rR
 .DELETE_ON_ERROR:
 .SECONDARY:
 
+FIND_CUDA    = CXX='$(if $(filter command%,$(origin CXX)),$(CXX))' dev/find_cuda.sh
 ifndef BACKEND
-BACKEND := $(shell dev/find_cuda.sh backend)
+BACKEND := $(shell $(FIND_CUDA) backend)
 endif
 override BACKEND := $(BACKEND:host=cpu)
 ifeq ($(filter $(BACKEND),cuda cpu),)
@@ -78,10 +80,11 @@ LIBS_cpu     = -llapacke -ldnnl -lgomp -lboost_context -lfmt $(MPI_LIBS)
 CU_cpu       = $(CXX) @$(BUILD)/flags $(FASTER) -x c++
 
 ifeq ($(BACKEND),cuda)
-NVCC        := $(shell dev/find_cuda.sh nvcc)
-CUDA_ARCH   := $(shell dev/find_cuda.sh arch)
-CUDA_INCLUDE := $(shell dev/find_cuda.sh include)
-CUDA_LIBS   := $(shell dev/find_cuda.sh libs)
+NVCC        := $(shell $(FIND_CUDA) nvcc)
+CXX         := $(shell $(FIND_CUDA) cxx)
+CUDA_ARCH   := $(shell $(FIND_CUDA) arch)
+CUDA_INCLUDE := $(shell $(FIND_CUDA) include)
+CUDA_LIBS   := $(shell $(FIND_CUDA) libs)
 NVCC_EXTRA  := -lineinfo
 endif
 # fmt is used header-only, so that a GPU machine needs no library. Under nvcc, fmt turns constexpr off by default, which
@@ -153,10 +156,12 @@ $(USE_MPI): private MORE = @$(BUILD)/mpi
 # These goals install missing packages before they build; the others only name them.
 SETUP_FIRST := $(if $(filter demo test test-cpus test-sanitize soak bench,$(MAKECMDGOALS)),packages,\
     $(if $(filter 0,$(SETUP)),,check-packages))
-# What g++ is called with, and the compilers. A change compiles everything.
+# What g++ is called with, and the compilers. A change compiles everything. Without nvcc nothing is compiled;
+# find_cuda.sh has said why.
 $(BUILD)/flags: $(ALWAYS) | $(SETUP_FIRST)
 	$(call keep,$(FLAGS_$(BACKEND)))
 $(BUILD)/compilers: $(ALWAYS) | $(SETUP_FIRST)
+	@$(if $(filter cuda,$(BACKEND)),$(if $(NVCC),,exit 1))
 	$(call keep,$(CXX) $(CU_$(BACKEND)))
 $(BUILD)/mpi: $(ALWAYS) | $(SETUP_FIRST)
 	$(call keep,$(MPI_INCLUDE),echo "  $(NAME)  $(call MPI,name)")

@@ -82,14 +82,14 @@ cuda-run-tests: $(MODELLED) | venv  ## Run the tests that nvcc built, and progra
 	    $(or $(RUN_FLAGS),$(if $(filter short,$(CHOICE)),--only kernels/attention/flash))
 
 foreign: $(MODEL_GPU) | venv  ## Run kernels of others on the modelled GPU (CUTLASS=DIR, ...: docs/modelled_gpu.md)
-	+@$(call house,BUILD=../build/model-gpu NVCC="$$(dev/find_cuda.sh nvcc)" PYTHON='$(abspath $(PYTHON))' \
+	+@$(call house,BUILD=../build/model-gpu NVCC="$$($(FIND_CUDA) nvcc)" PYTHON='$(abspath $(PYTHON))' \
 	    ONLY='$(ONLY)' CUTLASS='$(CUTLASS)' FLASH='$(FLASH)' LLMC='$(LLMC)' FASTCU='$(FASTCU)' SAMPLES='$(SAMPLES)' \
 	    KITTENS='$(KITTENS)' foreign)
 
 build/cuda-model/clusters: gpusim/examples/clusters.cu
 	@mkdir -p $(@D)
 	@echo "  cuda-model  $<"
-	@$$(dev/find_cuda.sh nvcc) -std=c++17 -cudart shared -lineinfo --no-compress \
+	@$$($(FIND_CUDA) nvcc) -std=c++17 -cudart shared -lineinfo --no-compress \
 	    -gencode arch=compute_90a,code=compute_90a $< -o $@
 PLANTED := build/cuda-model/tests build/cuda-model/clusters
 test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them

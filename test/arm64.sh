@@ -60,6 +60,7 @@ report "tests under qemu" python3 dev/run_tests.py build/arm64/tests-under-qemu 
 
 # nvcc takes the host's architecture from its compiler.
 if nvcc=$(dev/find_cuda.sh nvcc 2>/dev/null); then
+    nvcc=${nvcc%% -ccbin *}
     version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
     headers=$cache/cuda$version
     if [ ! -e "$headers/made" ] && python3 -m pip install -q --disable-pip-version-check --no-deps --target "$headers" \

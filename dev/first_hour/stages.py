@@ -215,7 +215,7 @@ def objects(output, kind=None):
 
 def cuda_tool(name):
     """The path of a tool on the PATH or beside nvcc, or None."""
-    beside = os.path.join(os.path.dirname(output_of(DEV / "find_cuda.sh", "nvcc")), name)
+    beside = os.path.join(os.path.dirname(output_of(DEV / "find_cuda.sh", "nvcc").split(" -ccbin ")[0]), name)
     return shutil.which(name) or (beside if os.access(beside, os.X_OK) else None)
 
 

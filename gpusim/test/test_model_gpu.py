@@ -1,5 +1,6 @@
 """Programs for the modelled GPU:  dev/run_tests.py gpusim/test/test_model_gpu.py"""
 
+import shlex
 import shutil
 import subprocess
 import unittest
@@ -12,7 +13,7 @@ LIBRARIES = ROOT / "build/model-gpu"
 
 def nvcc():
     found = subprocess.run([ROOT / "dev/find_cuda.sh", "nvcc"], text=True, capture_output=True)
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return shlex.split(found.stdout) if found.returncode == 0 else []
 
 
 class ModelGpuTest(Case):
@@ -48,7 +49,7 @@ class ModelGpuTest(Case):
                          "needs nvcc and build/model-gpu")
     def test_the_three_faults_are_found_and_nothing_else(self):
         program = self.folder / "three_faults"
-        self.call(nvcc(), "-std=c++17", "-cudart", "shared", "-lineinfo", "--no-compress", "--expt-relaxed-constexpr",
+        self.call(*nvcc(), "-std=c++17", "-cudart", "shared", "-lineinfo", "--no-compress", "--expt-relaxed-constexpr",
                   "-gencode", "arch=compute_80,code=compute_80", "-o", program,
                   ROOT / "gpusim/examples/three_faults.cu")
         for order in ("forward", "reverse", "random:1"):

@@ -50,6 +50,7 @@ NOT_RUN = {  # the beginning of a command: why
     "python3 scripts/prepare.py verify datasets/english": "shows a folder that is damaged",
     "python3 scripts/export_gguf.py": "test_readers.py runs it where llama.cpp is", ".venv/bin/pip": "installs",
     "pip install ./scripts": "test_teon_torch_package.py does it",
+    "pip install nvidia": "installs",
     "python3 scripts/teon_torch_example": "test_teon_torch_package.py runs it where torch is",
     "podman": "needs a container engine; test/machines.sh runs the image's steps",
     "timeout -s KILL": "test_prepare_killed.py kills it at every moment"}

@@ -153,6 +153,27 @@ class GoalsTest(MakeCase):
         self.assertEqual(compiled("MARCH=-march=x86-64-v2", "OPT=-O2"), everything)
         self.assertEqual(compiled("MARCH=-march=x86-64-v2", "OPT=-O2", "CXX=nice g++"), everything)
 
+    def test_nvcc_and_the_other_files_have_one_cxx_compiler(self):
+        """g++-12, typed or because an nvcc (an imitation) refuses g++; a compiler that it refuses compiles nothing."""
+        here = self.checkout(*SOURCES)
+        write_program(self.folder / "toolkit/bin/nvcc", """#!/bin/bash
+            [ "$1" = --version ] && { echo 'Cuda compilation tools, release 12.0, V12.0.1'; exit; }
+            [ "$2" = g++-12 ] && exit
+            echo 'error: #error -- unsupported GNU version! gcc versions later than 12 are not supported!'; exit 1""")
+        write_program(self.folder / "bin/g++-12", '#!/bin/bash\nexec g++ "$@"\n')
+        environment = {**self.outer, "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+                       "CUDA_HOME": self.folder / "toolkit", "NVCC_WORKS": self.folder / "nvcc_works"}
+        command = ["make", "-C", here, "BACKEND=cuda", "SETUP=0", "build/cuda/kernels/fill.cu.o",
+                   "build/cuda/base/text.cpp.o"]
+        for words in ([], ["CXX=g++-12"], ["CXX=ccache g++-12"]):
+            with self.subTest(words):
+                commands = self.call(*command, "-n", *words, env=environment).stdout
+                self.assertRegex(commands, "kernels/fill.cu .*/toolkit/bin/nvcc -ccbin g\\+\\+-12 ")
+                self.assertRegex(commands, "base/text.cpp (ccache )?g\\+\\+-12 @")
+        result = self.call(*command, "CXX=g++", env=environment, expect=2)
+        self.assertIn("find_cuda: CUDA 12.0 permits g++ up to 12, and g++ is ", result.stderr)
+        self.assertNotIn("fill.cu", result.stdout)
+
     def test_compile_commands_name_every_file_once(self):
         here = self.checkout(*(path.name for path in ROOT.iterdir() if path.is_dir() and list(path.glob("*.cpp"))),
                              "test", "train_gpt2.cu")
