@@ -95,7 +95,7 @@ class FindCuda(Case):
                          (0, "cpu", why + "; building for the CPU (make BACKEND=cuda builds for GPUs)"))
 
     def test_a_glibc_that_cuda_12_does_not_compile_with_is_named(self):
-        # The first error of nvcc 12.4 on Debian 13.
+        # An error as nvcc 12.4 gives it on Debian 13.
         self.picky_nvcc("12.4", 13, "math_functions.h(2556): error: exception specification is incompatible with that "
                                     "of previous function \"cospi\"")
         why = (1, "", "find_cuda: CUDA 12.4 compiles nothing with this system's glibc 2.41: CUDA 13.0 or later is "
