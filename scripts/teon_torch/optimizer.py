@@ -239,8 +239,9 @@ class Teon(torch.optim.Optimizer):
                 if p in elsewhere:
                     self.state.setdefault(p, {})
                 elif p.requires_grad or p.grad is not None:
-                    for name in names.keys() - self.state[p].keys():
-                        self.state[p][name] = distribution.zeros_for(p, momentum_type(p), names[name])
+                    for name, dim in names.items():  # in one order, in which ranks gather them
+                        if name not in self.state[p]:
+                            self.state[p][name] = distribution.zeros_for(p, momentum_type(p), dim)
 
     def _update(self, bucket):
         """Updates a bucket: momentum, orthogonalization, weights. Yields between them while something is sent."""
