@@ -24,8 +24,8 @@ int bounded_threads(int processors, const char* teon_threads, const char* omp_nu
 
 // Returns the number of threads that parallel_for uses, including the caller: the processors that the process's
 // affinity and its container's limit allow, but at most TEON_THREADS and OMP_NUM_THREADS if they are set. Without
-// OMP_NUM_THREADS, a Slurm task has at most SLURM_CPUS_PER_TASK. Throws Error
-// if TEON_THREADS is not a positive integer.
+// OMP_NUM_THREADS, a Slurm task has at most SLURM_CPUS_PER_TASK. Throws Error if TEON_THREADS is not a positive
+// integer.
 int thread_count();
 
 // Sets that number, from 1 to 1024, which may exceed the number of processors. Returns the previous one. For tests:

@@ -32,9 +32,8 @@ struct DataSet : TokenInfo {
 // Opens the shards that `pattern` names (open_shards): a folder, a file, a glob or a comma-separated list. If each item
 // has a weight, as in A:0.7,B:0.3, the items are the sources of a mixture with these shares (of any positive sum). In a
 // folder with a manifest.json the manifest's "split" of each shard decides, elsewhere the shard's name; the split "" is
-// all shards. Compares shards
-// with the manifests beside them. Throws UsageError naming a file that is missing from a folder, is not listed, is
-// listed twice or has another size, or naming two manifests of different tokenizers.
+// all shards. Compares shards with the manifests beside them. Throws UsageError naming a file that is missing from a
+// folder, is not listed, is listed twice or has another size, or naming two manifests of different tokenizers.
 DataSet open_dataset(const std::string& pattern, const std::string& split);
 
 // Throws UsageError naming both manifests if they are known to describe different tokenizers.

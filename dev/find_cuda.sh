@@ -60,7 +60,8 @@ say_why() {
     glibc=$(glibc_release)
     if [[ $3 = *"exception specification is incompatible"* ]] ||
         { [ -n "$4" ] && [ "${release%%.*}" -lt 13 ] && printf '2.41\n%s\n' "$glibc" | sort -CV; }; then
-        echo "CUDA $release compiles nothing with this system's glibc $glibc: CUDA 13.0 or later is needed"
+        echo "CUDA $release compiles nothing with this system's glibc $glibc:" \
+            "$([ "${release%%.*}" -lt 13 ] && echo "CUDA 13.0 or later" || echo "a newer CUDA") is needed"
     elif [ -n "$4" ]; then
         echo "CUDA $release permits g++ up to $4, and $2 is $("$2" -dumpversion):" \
             "$([ -n "$5" ] && echo "make CXX=$5" || echo "install g++-$4, or a newer CUDA")"

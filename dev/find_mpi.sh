@@ -57,7 +57,7 @@ link() {
 }
 
 case "$1" in
-include) [ -n "$problem" ] || { printf -- '-isystem %q ' "${includes[@]}"; echo; } ;;
+include) [ -n "$problem" ] || [ ${#includes[@]} = 0 ] || { printf -- '-isystem %q ' "${includes[@]}"; echo; } ;;
 libs) [ -n "$problem" ] || link ;;
 name) [ -z "$problem" ] && echo "with $(version) ($wrapper)" || echo "without MPI: $problem" ;;
 *) sed -n '2,/^set/s/^# \?//p' "$0" >&2; exit 2 ;;

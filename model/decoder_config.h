@@ -75,6 +75,16 @@ struct DecoderConfig {
     bool sums_out_bias() const {
         return row_of(norm).centered && (dropout == 0 || norm_placement != NormPlacement::pre);
     }
+    void set_preset(const char* of_family, const char* name, int channels, int layers, int heads, int kv_heads,
+                    int ffn) {
+        family = of_family;
+        preset = name;
+        C = channels;
+        L = layers;
+        NH = heads;
+        NKV = kv_heads;
+        F = ffn;
+    }
     int window_of(int layer) const { return is_nth(full_every, layer) ? 0 : window; }
     bool rotates(int layer) const { return positions == PositionKind::rotary && !is_nth(unrotated_every, layer); }
     // Where only some layers have a window, only the others scale positions, as in OLMo 3.

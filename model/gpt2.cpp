@@ -26,12 +26,7 @@ DecoderNames gpt2_names() {
 
 DecoderConfig gpt2_preset(const char* name, int C, int L, int NH) {
     DecoderConfig c;
-    c.family = "gpt2";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = c.NKV = NH;
-    c.F = 4 * C;
+    c.set_preset("gpt2", name, C, L, NH, NH, 4 * C);
     c.V = 50257;
     c.names = gpt2_names();
     return c;

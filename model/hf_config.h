@@ -65,8 +65,8 @@ inline constexpr const char* kSlidingAttention = "sliding_attention";
 inline constexpr const char* kFullAttention = "full_attention";
 
 // Reads rotary base and scaling from the places where versions of transformers write them. Throws UsageError if
-// the places contradict each other. base: that of a file without the key.
-void read_rope(DecoderConfig& c, HfReader& r, float base = 10000.0f);
+// the places contradict each other. otherwise: the base of a file without the key.
+void read_rope(DecoderConfig& c, HfReader& r, float otherwise = 10000.0f);
 Json rope_base_json(const DecoderConfig& c);
 Json rope_scaling_json(const DecoderConfig& c);
 Json dropout_json(const DecoderConfig& c);

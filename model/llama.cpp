@@ -25,12 +25,7 @@ DecoderNames llama_names() {
 
 DecoderConfig llama_preset(const char* name, int C, int L, int NH, int F) {
     DecoderConfig c;
-    c.family = "llama";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = c.NKV = NH;
-    c.F = F;
+    c.set_preset("llama", name, C, L, NH, NH, F);
     c.V = 32000;
     c.norm = NormKind::rmsnorm;
     c.positions = PositionKind::rotary;

@@ -10,12 +10,7 @@ namespace {
 
 DecoderConfig olmo2_preset(const char* name, int C, int L, int NH, int F) {
     DecoderConfig c = llama_family().config("tiny");
-    c.family = "olmo2";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = c.NKV = NH;
-    c.F = F;
+    c.set_preset("olmo2", name, C, L, NH, NH, F);
     c.V = 100352;
     c.norm_placement = NormPlacement::post;
     c.qk_norm = QkNorm::all_heads;

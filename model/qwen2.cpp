@@ -10,13 +10,7 @@ namespace {
 DecoderConfig qwen2_preset(const char* name, int C, int L, int NH, int NKV, int F, int V = 151936,
                            bool tied_head = true) {
     DecoderConfig c = llama_family().config("tiny");
-    c.family = "qwen2";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = NH;
-    c.NKV = NKV;
-    c.F = F;
+    c.set_preset("qwen2", name, C, L, NH, NKV, F);
     c.V = V;
     c.attention_biases = true;
     c.attention_out_bias = false;

@@ -9,14 +9,8 @@ namespace {
 
 DecoderConfig qwen3_preset(const char* name, int C, int L, int NH, int NKV, int HS, int F, bool tied_head = true) {
     DecoderConfig c = llama_family().config("tiny");
-    c.family = "qwen3";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = NH;
-    c.NKV = NKV;
+    c.set_preset("qwen3", name, C, L, NH, NKV, F);
     c.head_size = HS;
-    c.F = F;
     c.V = 151936;
     c.qk_norm = QkNorm::per_head;
     c.tied_head = tied_head;

@@ -10,13 +10,7 @@ namespace {
 
 DecoderConfig smollm3_preset(const char* name, int C, int L, int NH, int NKV, int F) {
     DecoderConfig c = llama_family().config("tiny");
-    c.family = "smollm3";
-    c.preset = name;
-    c.L = L;
-    c.C = C;
-    c.NH = NH;
-    c.NKV = NKV;
-    c.F = F;
+    c.set_preset("smollm3", name, C, L, NH, NKV, F);
     c.V = 128256;
     c.tied_head = true;
     c.rope_base = 2e6f;

@@ -81,7 +81,7 @@ class Jobs(ResumeCase):
         self.assert_goes_on_as_undisturbed("run", job)
 
     def test_tasks_of_an_array_have_flags_and_folders_of_their_own(self):
-        (self.folder / "cells").write_text("--seed 1\n--seed 2 --lr 0.01\n")
+        (self.folder / "cells").write_text("--seed 1\n--seed 2 --lr 0.01")
         job = self.submit(*ONE, "--array=1-2", LAUNCH, *self.words(), TEON_CELLS="cells",
                           TEON_PROGRAM=BUILD / "train_gpt2")
         unnamed = self.submit(*ONE, "--array=1-4", "--wrap", " ".join(map(str, [

@@ -32,8 +32,10 @@ out=${TEON_OUT:-runs/slurm-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}$task  # a reque
 program=${TEON_PROGRAM:-./train_gpt2}
 cell=()
 if [ -n "${TEON_CELLS:-}" ]; then
-    read -ra cell < <(sed -n "${SLURM_ARRAY_TASK_ID:?TEON_CELLS needs sbatch --array}p" "$TEON_CELLS") ||
-        { echo "$TEON_CELLS has no line $SLURM_ARRAY_TASK_ID" >&2; exit 2; }
+    mapfile -t cells <"$TEON_CELLS"
+    line=${SLURM_ARRAY_TASK_ID:?TEON_CELLS needs sbatch --array}
+    [ "$line" -ge 1 ] && [ "$line" -le ${#cells[@]} ] || { echo "$TEON_CELLS has no line $line" >&2; exit 2; }
+    read -ra cell <<<"${cells[line - 1]}"
 fi
 export SLURM_MPI_TYPE=${SLURM_MPI_TYPE:-none}
 

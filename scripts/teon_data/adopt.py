@@ -38,18 +38,20 @@ class Adoption:
         if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "description.json")):
             raise UsageError(f"{folder}: is there and not of prepare.py; rename it, because this is the place of the "
                              "tokenizer that shards are read with")
+        new = os.path.join(self.out, ".tokenizer")  # takes the place of an older one when the shards have been checked
         try:
-            description = tokenizer_folder.create(folder, self.tokenizer, self.bpe_dir, self.delimiter, None)
-            texts = TokenTexts(folder)
+            description = tokenizer_folder.create(new, self.tokenizer, self.bpe_dir, self.delimiter, None)
+            texts = TokenTexts(new)
             with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing and counting release the interpreter's lock
                 entries = list(pool.map(lambda shard: described(*shard, texts), shards))
             self._check_delimiter(entries, shards, texts)
-            source = {"kind": "adopted", "description": f"{self.out} (adopted)", "files": []}
-            return write_manifest(self.out, texts, description, source, entries, self.identity(), shards[0][3]), True
-        except BaseException:
-            for unfinished in (folder, folder + ".staged"):
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(new, folder)
+        finally:
+            for unfinished in (new, new + ".staged"):
                 shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+        source = {"kind": "adopted", "description": f"{self.out} (adopted)", "files": []}
+        return write_manifest(self.out, texts, description, source, entries, self.identity(), shards[0][3]), True
 
     def _shards(self):
         """Returns (path, split, tokens, bytes per token) of every shard, those of val first."""

@@ -11,7 +11,7 @@ from .files import UsageError, counted
 from .tables_of_contents import delta_table, iceberg_table, saved_data_set, saved_splits
 
 SHOWN = 3  # files in a note
-TABLES = {  # a name in a folder: (reader, why the folder's other files are not read)
+TABLES = {  # a name in a folder: (reader, why the folder's other files are not read; None: it has no others)
     "state.json": (saved_data_set, "not read, because state.json does not list them"),
     "_delta_log": (delta_table, "not read, because the table's log no longer lists them"),
     "metadata": (iceberg_table, "not read, because the table's log no longer lists them")}
@@ -30,8 +30,8 @@ class Folder:
     links are followed, and each folder is entered once.
     """
 
-    def __init__(self, top, is_text):
-        self.top, self.is_text = top, is_text
+    def __init__(self, top, is_text, tables=TABLES):
+        self.top, self.is_text, self.tables = top, is_text, tables
         self.entered = set()
         self.unread = collections.defaultdict(list)  # why: paths
         self.files = [file for _, files in sorted(self._walk(top, "")) for file in files]
@@ -47,9 +47,10 @@ class Folder:
     def _walk(self, folder, split):
         """Yields (path, [(file, split)]): a file, or a folder with a table of contents and its files in their order."""
         names = self._enter(folder)
-        for table, (read, why) in TABLES.items():
+        for table, (read, why) in self.tables.items():
             if table in names and (listed := read(folder)) is not None:
-                self._leave_out(why, set(self._texts_below(folder)) - set(map(os.path.normpath, listed)))
+                if why:
+                    self._leave_out(why, set(self._texts_below(folder)) - set(map(os.path.normpath, listed)))
                 yield folder, [(path, split) for path in listed]
                 return
         if "dataset_dict.json" in names:

@@ -17,7 +17,7 @@ import struct
 import numpy as np
 
 from .compression import DAMAGES
-from .files import Failure, UsageError, check_regular, first_line, read_json
+from .files import Failure, UsageError, check_regular, first_line
 
 BLOCK = 1 << 21          # ids read at a time
 INDEX_BLOCK = 1 << 16    # entries of an index read at a time
@@ -36,14 +36,6 @@ OTHER_FILES = {struct.pack("<i", 20240520): ADOPT, struct.pack("<i", 20240801): 
 
 def refuse(path, fault):
     raise UsageError(f"{path}: {fault}")
-
-
-def index_of(path, shape):
-    """Returns the content of an index in JSON (read_json)."""
-    try:
-        return read_json(path, shape)
-    except Failure as failure:
-        raise UsageError(str(failure)) from failure
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@ All is written to a hidden folder beside OUT, which becomes OUT when it is compl
 command begins again.
 """
 
-import contextlib
-import fcntl
 import itertools
 import os
 import shutil
@@ -17,8 +15,8 @@ from common.written_files import sync_folder
 from . import VERSION, tokenizer_folder
 from . import tokenizer as tokenizers
 from .batches import encode_each
-from .files import Failure, UsageError, counted, write_json
-from .folder_checks import compare_options
+from .files import UsageError, counted, write_json
+from .folder_checks import compare_options, lock
 from .round_trip import HARD_TEXTS
 from .shards import HEADER_BYTES, read_manifest, token_dtype
 from .source_bytes import TokenLengths
@@ -101,13 +99,14 @@ class Import:
     def __init__(self, job, notice):
         self.job, self.notice = job, notice
         self.staged = os.path.join(os.path.dirname(job.out), f".{os.path.basename(job.out)}.prepare")
-        found = [(file, file.split) for file in find(job.inputs, job.raw is not None)]
+        self.notes = []
+        found = [(file, file.split) for file in find(job.inputs, job.raw is not None, self.notes)]
         self.train, self.val, note = divide(found, job.split, bool(job.val_from))
-        self.notes = [note] if note else []
+        self.notes += [note] if note else []
         if job.val_from:
-            self.val = find([job.val_from], job.raw is not None)
-            held_out = {file.path for file in self.val}
-            self.train = [file for file in self.train if file.path not in held_out]
+            self.val = find([job.val_from], job.raw is not None, self.notes)
+            held_out = {os.path.realpath(file.path) for file in self.val}
+            self.train = [file for file in self.train if os.path.realpath(file.path) not in held_out]
         if self.val and job.val_tokens is not None:
             raise UsageError(f"--val-tokens: the validation tokens are those of {self.val[0].path}; leave it out")
         if not self.train:
@@ -122,13 +121,8 @@ class Import:
         if os.path.exists(job.out) and not (os.path.isdir(job.out) and not os.listdir(job.out)):
             raise UsageError(f"--out {job.out}: exists and is not an empty folder; choose another")
         os.makedirs(self.staged, exist_ok=True)
-        lock = os.open(self.staged, os.O_RDONLY)
+        locked = lock(job, self.staged)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise Failure(f"{job.out}: another prepare is at work in this folder") from None
             for left in os.listdir(self.staged):  # by a killed run
                 path = os.path.join(self.staged, left)
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -139,7 +133,7 @@ class Import:
                 shutil.rmtree(self.staged, ignore_errors=True)
                 raise
         finally:
-            os.close(lock)
+            os.close(locked)
         sync_folder(os.path.dirname(job.out) or ".")
         return manifest, True
 

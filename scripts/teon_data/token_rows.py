@@ -10,7 +10,8 @@ import pyarrow as pa
 from .columns import arrow_batches, open_parquet
 from .compression import opened
 from .files import first_line
-from .token_formats import BLOCK, LITDATA_TYPES, MDS_TYPES, column, flat, index_of, numbers, reading, refuse
+from .tables_of_contents import read_table
+from .token_formats import BLOCK, LITDATA_TYPES, MDS_TYPES, column, flat, numbers, reading, refuse
 
 FIELDS = ("input_ids", "token_ids", "tokens", "ids")  # of ids, by the names that are usual
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -125,7 +126,7 @@ def jsonl(path, compression, field):
 def mds(folder, field, raw_kind):
     index = os.path.join(folder, "index.json")
     shape = {"format": str, "column_names": [str], "column_encodings": [str], "column_sizes": list, "raw_data": dict}
-    for shard in index_of(index, {"shards": [shape]})["shards"]:
+    for shard in read_table(index, {"shards": [shape]})["shards"]:
         if shard["format"] != "mds":
             refuse(index, f"has shards of the form {shard['format']}, expected mds")
         kinds = dict(zip(shard["column_names"], shard["column_encodings"]))
@@ -196,7 +197,7 @@ def decoded(path, kind, cell, raw_kind):
 
 def litdata(folder):
     index = os.path.join(folder, "index.json")
-    described = index_of(index, {"chunks": [{"filename": str, "chunk_bytes": int, "chunk_size": int}],
+    described = read_table(index, {"chunks": [{"filename": str, "chunk_bytes": int, "chunk_size": int}],
                                   "config": {"data_format": [str]}})
     config = described["config"]
     form, _, code = config["data_format"][0].partition(":")

@@ -4,12 +4,11 @@ import glob
 import os
 from dataclasses import dataclass
 
-from common.run_folder import visible
-
-from . import token_formats, token_rows
+from . import folders, token_formats, token_rows
 from .compression import COMPRESSIONS
 from .files import UsageError
 from .splits import split_of
+from .tables_of_contents import read_table
 
 ENDINGS = {".idx": "megatron", ".ds": "datatrove", ".parquet": "parquet", ".arrow": "arrow", ".jsonl": "jsonl",
            ".ndjson": "jsonl", ".bin": "raw", ".npy": "raw"}
@@ -57,37 +56,38 @@ def format_of(path, has_raw_type):
     return ENDINGS.get(ending)
 
 
-def indexed_folder(folder):
-    """Returns the files of a folder whose own index lists them, or None: mosaicml-streaming's, litdata's, datasets'."""
-    if os.path.isfile(index := os.path.join(folder, "index.json")):
-        content = token_formats.index_of(index, dict)
-        found = next((name for key, name in (("shards", "mds"), ("chunks", "litdata")) if key in content), None)
-        return found and [(folder, found)]
-    if os.path.isfile(state := os.path.join(folder, "state.json")):
-        files = token_formats.index_of(state, dict).get("_data_files")
-        if isinstance(files, list):
-            return [(os.path.join(folder, str(file["filename"])), "arrow") for file in files]
-    return None
+def is_tokens(path, has_raw_type):
+    kind = format_of(path, has_raw_type)
+    return kind and not (kind == "megatron" and path.lower().endswith(".bin"))  # its .idx stands for both
 
 
-def below(folder, has_raw_type):
-    """Yields (path, format) of the files of tokens in a folder, sorted, without hidden ones and caches."""
-    found = indexed_folder(folder)
-    if found is not None:
-        yield from found
-        return
-    for name in visible(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if os.path.isdir(path):
-            yield from below(path, has_raw_type)
-        elif (kind := format_of(path, has_raw_type)) and not (kind == "arrow" and name.startswith("cache-")):
-            if not (name.endswith(".bin") and kind == "megatron"):  # its .idx is there
-                yield path, kind
+def format_of_folder(folder):
+    """Returns whose index.json a folder has, mosaicml-streaming's or litdata's, or None."""
+    content = read_table(os.path.join(folder, "index.json"), dict)
+    return next((name for key, name in (("shards", "mds"), ("chunks", "litdata")) if key in content), None)
 
 
-def find(paths, has_raw_type):
-    """Returns the TokenFiles of named files, globs and folders, in this order. Files in folders have the split that
-    their names state."""
+# Beside the tables of contents that folders of texts have: a folder that its index makes one source.
+TABLES = {"index.json": (lambda folder: [folder] if format_of_folder(folder) else None, None)} | folders.TABLES
+
+
+def files_of(top, has_raw_type, notes):
+    """Returns the TokenFiles of a folder, with the splits that its own files or their names state. Adds to `notes` what
+    is not read."""
+    folder = folders.Folder(os.path.normpath(top), lambda path: is_tokens(path, has_raw_type), TABLES)
+    folder.unread.pop(folders.OTHER_KINDS, None)  # indices, and texts beside them
+    notes += folder.notes()
+    files = [TokenFile(path, format_of_folder(path) if os.path.isdir(path) else format_of(path, has_raw_type),
+                       split or split_of(os.path.relpath(path, top))) for path, split in folder.files]
+    if len(kinds := sorted({file.format for file in files})) != 1:
+        raise UsageError(f"{top}: {'has files of ' + ' and '.join(kinds) if kinds else 'no tokens here'}; expected one "
+                         "of parquet, Arrow, .jsonl, Megatron's .bin and .idx, datatrove's .ds, MDS, litdata, or .bin "
+                         "and .npy with --raw; name the files")
+    return files
+
+
+def find(paths, has_raw_type, notes):
+    """Returns the TokenFiles of named files, globs and folders, in this order. Adds to `notes` what is not read."""
     files = []
     for named in paths:
         matches = [named] if os.path.exists(named) else sorted(glob.glob(named, recursive=True))
@@ -95,13 +95,7 @@ def find(paths, has_raw_type):
             raise UsageError(f"{named}: no such file or folder, and no file matches it as a pattern")
         for path in matches:
             if os.path.isdir(path):
-                found = [TokenFile(file, kind, split_of(os.path.relpath(file, path))) for file, kind in
-                         below(os.path.normpath(path), has_raw_type)]
-                if len(kinds := sorted({file.format for file in found})) != 1:
-                    raise UsageError(f"{path}: {'has files of ' + ' and '.join(kinds) if kinds else 'no tokens here'}; "
-                                     "expected one of parquet, Arrow, .jsonl, Megatron's .bin and .idx, datatrove's "
-                                     ".ds, MDS, litdata, or .bin and .npy with --raw; name the files")
-                files += found
+                files += files_of(path, has_raw_type, notes)
             elif (kind := format_of(path, has_raw_type)) is None:
                 raise UsageError(f"{path}: not a known kind of file of tokens ({', '.join(ENDINGS)}); rename ids "
                                  "without a header to .bin and give --raw")

@@ -83,7 +83,7 @@ class TestAdopt(ShardCase):
         (folder / "tokenizer").mkdir()
         (folder / "tokenizer" / "mine.txt").write_text("x")
         refused("is there and not of prepare.py")
-        shutil.rmtree(folder / "tokenizer")
+        (folder / "tokenizer" / "description.json").write_text("{}")  # of prepare.py: a refused call leaves it
         for path in folder.glob("*.bin"):
             data = np.fromfile(path, np.uint8)
             data[1024:].view("<u2")[data[1024:].view("<u2") == END] = 97

@@ -248,6 +248,21 @@ class TestRefused(TokensCase):
             (folder / "index.json").write_text(content)
             self.assertIn(said, self.refused_tokens(folder))
 
+    def test_the_list_of_a_saved_data_set_decides_as_for_texts(self):
+        folder = self.path("saved")
+        folder.mkdir()
+        for name, ids in (("data-00000-of-00001.arrow", [1, 2]), ("data-00000-of-00002.arrow", [3])):
+            table = pa.table({"ids": pa.array([ids], pa.list_(pa.int32()))})
+            with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+                out.write_table(table)
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+        (folder / "state.json").write_text(json.dumps(state))
+        said = self.tokens(folder, "--val-tokens", 0)
+        self.assertEqual(stream(self.path("out")).tolist(), [END, 1, 2])
+        self.assertIn("not read, because state.json does not list them: data-00000-of-00002.arrow", said[1])
+        (folder / "state.json").write_text(json.dumps(state | {"_indices_files": [{"filename": "indices.arrow"}]}))
+        self.assertIn("flatten_indices()", self.refused_tokens(folder))
+
 
 class TestKilled(TokensCase):
     def test_killed_at_every_rename_and_sync_it_leaves_nothing_or_all(self):
