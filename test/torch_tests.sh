@@ -15,8 +15,8 @@ tests=(test/scripts/test_teon_torch*.py)
 index=https://download.pytorch.org/whl/cpu  # of builds without NVIDIA's libraries, where it can be reached
 wanted=dev/requirements-dev.txt
 
-# Usage: floor VERSION WORD TEST PACKAGE...
-# runs a file's tests with this word in their names, with this torch and these packages in a new environment
+# Usage: floor VERSION WORD "TEST..." PACKAGE...
+# runs the files' tests with this word in their names, with this torch and these packages in a new environment
 floor() {
     local venv status
     venv=$(mktemp -d)
@@ -24,7 +24,8 @@ floor() {
         --only-binary=:all: --retries 1 --no-cache-dir --no-compile --extra-index-url $index \
         "torch==$1.*" "${@:4}" >"$venv/log" 2>&1; then
         echo "torch $1:"
-        TEON_VENV=$venv "$venv/bin/python" dev/run_tests.py "test/scripts/$3.py" -k "$2"
+        # shellcheck disable=SC2046,SC2086
+        TEON_VENV=$venv "$venv/bin/python" dev/run_tests.py $(printf 'test/scripts/%s.py ' $3) -k "$2"
         status=$?
     else
         echo "SKIPPED: tests of teon_torch with torch $1: $(grep -m1 -E '^ERROR' "$venv/log" || tail -1 "$venv/log")"
@@ -35,7 +36,7 @@ floor() {
 }
 if [ "${1:-}" = floors ]; then
     oldest=$(sed -nE 's/.*"torch>=([0-9.]+)".*/\1/p' scripts/pyproject.toml)
-    floor "$oldest" "" test_teon_torch numpy safetensors &&
+    floor "$oldest" "" "test_teon_torch test_teon_torch_ranks" numpy safetensors &&
         floor 2.9 fsdp2 test_teon_torch_ranks numpy safetensors transformers
     exit
 fi

@@ -209,7 +209,7 @@ def killed(ranks):
     for step in range(1, 5):
         for p, q in zip(params, reference):
             q.grad = torch.randn(12, 8)
-            p.grad = distribute_tensor(q.grad, mesh, [Shard(0)], src_data_rank=None)
+            p.grad = DTensor.from_local(q.grad.chunk(ranks)[rank], mesh, [Shard(0)])
         if last and step == 3:
             if where in ("before", "stopped"):
                 os.kill(os.getpid(), end)

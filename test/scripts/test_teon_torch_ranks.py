@@ -54,7 +54,7 @@ class RanksTest(Case):
     def test_hybrid_and_tensor_parallel(self):
         self.run_ranks("hybrid", 4)
 
-    @needs("torch")
+    @needs_torch(FSDP2)
     def test_fsdp2_after_tensor_parallelism_on_one_dimension(self):
         self.run_ranks("strided_shards", 4)
 
