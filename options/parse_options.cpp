@@ -8,6 +8,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "optim/methods.h"
+#include "optim/stacks.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
@@ -76,6 +77,10 @@ void check_conflicts(Options& o, const OptionTable& table) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    // Otherwise the size, of which --update-rms is the short form, would replace the scale.
+    CHECK_USAGE(!is_given("--update-scale") || o.optimizer.update_scale == scale_of(o.optimizer),
+                "--update-scale {}: has no --update-rms {}; leave out one of them", name_of(o.optimizer.update_scale),
+                as_written(o.optimizer.update_rms));
     if (is_given("--prompt") && !is_given("--prompt-tokens")) o.sampling.prompt_tokens.clear();
     if (is_given("--prompt-tokens") && !is_given("--prompt")) o.sampling.prompt.clear();
     if (!o.plan_for.empty()) o.plan_only = true;
