@@ -8,6 +8,7 @@
 #include "files/json.h"
 #include "optim/methods.h"
 #include "optim/stacks.h"
+#include "options/likes.h"
 
 namespace teon {
 
@@ -82,6 +83,13 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method,
              "adamw and lion update all parameters; the others the hidden matrices, and AdamW the rest");
+    std::vector<std::string> names;
+    for (const Like& like : likes()) names.emplace_back(like.name);
+    t.name("--like", o.like, names,
+           "sets the flags with which the updates of hidden matrices are those of another program, but those that are "
+           "given here; the plan lists them")
+        .of(orthogonalizes)
+        .fixed = false;  // the flags that it sets are compared
     t.number("--lr", opt.lr, 0, 100, "peak learning rate")
         .follows([&opt] { opt.lr = info_of(opt.method).lr; })
         .default_text = by_method([](const MethodInfo& m) { return m.lr; });

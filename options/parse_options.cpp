@@ -12,6 +12,7 @@
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
+#include "options/likes.h"
 #include "options/removed.h"
 
 namespace teon {
@@ -150,15 +151,18 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
         CHECK_USAGE(is_folder(o.resumed_folder), "--resume {}: no such folder", o.resumed_folder);
         o.out = o.resumed_folder;
     }
+    if (!o.like.empty()) given->by_like = apply(*like_named(o.like), table, given->by_user);
     if (o.resume && !o.out.empty() && before_resume) before_resume(o);
     const bool continues = take_over_config(o, table, family.program(), *given);
     o.given_flags = given->by_user;
     o.given_before = given->by_run;
+    o.given_before.merge(given->by_like);
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
         if (!continues) set_defaults(o, table);
         check_conflicts(o, table);
+        if (!o.like.empty()) o.like_text = like_text(*like_named(o.like), table);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;
