@@ -53,7 +53,7 @@ def distance(a, b):
 @needs("torch")
 class MuonsTest(unittest.TestCase):
     def compare(self, name, make, half=None, **options):
-        """half: the 16-bit type of the package, or None if it iterates in float. options: of Teon, beside the name's."""
+        """half: the package's 16-bit type; None: it iterates in float. options: Teon's, beside those of the name."""
         found, wanted = movements(teon(name, **options)), movements(make, torch.float32)
         for role in SHAPES:
             error = distance(found[role], wanted[role])
