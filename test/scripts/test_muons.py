@@ -5,6 +5,7 @@ A version that differs from scripts/teon_torch/elsewhere.py fails here: then the
 """
 import functools
 import unittest
+import unittest.mock
 
 from testing import needs
 
@@ -123,3 +124,15 @@ class MuonsTest(unittest.TestCase):
     @needs("optimuon")
     def test_optimuon(self):
         self.compare("optimuon", functools.partial(muons.optimuon, normuon=False), torch.float16, neuron_norm=False)
+
+    def test_nanochat_is_of_one_family(self):
+        # docs/teon_torch.md has these distances: rows and norm are not normalized, nor are columns of wide matrices.
+        self.needs_source("nanochat")
+        with unittest.mock.patch(f"{__name__}.STEPS", 10):
+            wanted = movements(muons.nanochat, torch.float32)
+            found = movements(teon("nanochat", momentum=.95, momentum_warmup=0))
+            plain = movements(lambda params, lr, weight_decay: teon_torch.Teon(
+                params, lr=lr, weight_decay=weight_decay, neuron_norm=True, cautious_weight_decay=True))
+        for role, most in (("square", .3), ("tall", .3), ("wide", .3)):
+            self.assertLess(distance(found[role], wanted[role]), most, role)
+            self.assertGreater(distance(plain[role], wanted[role]), distance(found[role], wanted[role]), role)
