@@ -17,9 +17,9 @@ except ImportError:
 from common.arguments import Parser
 from experiments.figures import colors_of, draw_panels, prepare_axis, styles
 from teon_torch import LIKE, Teon
-from teon_torch.orthogonalization import POLAR_EXPRESS, divided, orthogonalize, polar_factor
+from teon_torch.orthogonalization import MARGIN, NEWTON_SCHULZ, POLAR_EXPRESS, divided
 
-LONG, STEPS = 256, 3
+LONG, STEPS = 128, 3
 RATIOS = [2.0**i for i in range(-4, 5)]  # outputs / inputs
 # Iterations that teon_torch has no name for: (triples, margin of the norm).
 OTHERS = {"NVIDIA": ([[round(x, 4) for x in t] for t in divided(POLAR_EXPRESS, 1.01)], 1.0),
@@ -74,30 +74,28 @@ def draw_direction(axis):
     axis.legend(fontsize=7)
 
 
-def iterate(x, triples, margin):
-    x = x / (x.norm() * margin)
-    for a, b, c in triples[:5]:
-        r = x @ x.mT
-        x = a * x + (b * r + c * r @ r) @ x
-    return x
+def values_after(sigma, triples, margin, steps=5):
+    """Returns singular values after an iteration, which changes nothing else."""
+    sigma = sigma / (sigma.norm() * margin)
+    for a, b, c in triples[:steps]:
+        sigma = a * sigma + b * sigma**3 + c * sigma**5
+    return sigma
 
 
 def print_distances():
     random = torch.Generator().manual_seed(3)
     n = 768
-    square, wide = [torch.randn(n, columns, generator=random, dtype=torch.double) for columns in (n, 2 * n)]
-    q, p = [torch.linalg.qr(torch.randn(n, n, generator=random, dtype=torch.double))[0] for _ in range(2)]
-    inputs = [square, wide, q @ torch.diag(1 / torch.arange(1, n + 1, dtype=torch.double)) @ p]
-    runs = {name: lambda x, name=name: orthogonalize(x, name, form="standard") for name in NAMED}
-    runs |= {name: lambda x, set=set: iterate(x, *set) for name, set in OTHERS.items()}
-    print(f"Distance of the result from polar-express', of the result from the polar factor, mean singular value;\n"
-          f"Gaussian {n} x {n}, {n} x {2 * n}, spectrum 1/i:")
-    wanted, exact = [runs["polar-express"](x) for x in inputs], [polar_factor(x) for x in inputs]
-    for name, run in runs.items():
-        found = [run(x) for x in inputs]
-        columns = ([((a - b).norm() / b.norm()).item() for a, b in zip(found, against)] for against in (wanted, exact))
-        means = [torch.linalg.svdvals(x).mean().item() for x in found]
-        print(f"{name:24}" + "   ".join(" ".join(f"{x:.3f}" for x in three) for three in (*columns, means)))
+    inputs = [torch.linalg.svdvals(torch.randn(n, columns, generator=random, dtype=torch.double))
+              for columns in (n, 2 * n)] + [1 / torch.arange(1, n + 1, dtype=torch.double)]
+    sets = {name: (NEWTON_SCHULZ[name], MARGIN.get(name, 1.0)) for name in NAMED} | OTHERS
+    wanted = [values_after(sigma, *sets["polar-express"]) for sigma in inputs]
+    print(f"Distance from polar-express, distance from U V^T, mean singular value;\n"
+          f"each for Gaussian {n} x {n}, {n} x {2 * n}, spectrum 1/i:")
+    for name, of in sets.items():
+        found = [values_after(sigma, *of) for sigma in inputs]
+        columns = ([((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted)],
+                   [(a - 1).square().mean().sqrt().item() for a in found], [a.mean().item() for a in found])
+        print(f"{name:24}" + "   ".join(" ".join(f"{x:.3f}" for x in three) for three in columns))
 
 
 def main():

@@ -65,7 +65,7 @@ class LikeTest(Case):
             self.skipTest(f"{program.name} is not built in {BUILD}")
         names = {"optimizer": None, "momentum_start": .85, "neuron_beta2": .95, "nesterov": False, "neuron_norm": False}
         for name, (_, options) in teon_torch.LIKE.items():
-            line = next(line for line in self.call(program, "--like", name, "--plan-only")[0].splitlines()
+            line = next(line for line in self.call(program, "--like", name, "--plan-only").stdout.splitlines()
                         if "--ortho" in line)
             flags = {flag.replace("-", "_"): {"on": True, "off": False}.get(value, value)
                      for flag, value in re.findall(r"--([a-z0-9-]+) ([^ ;,]+)", line.split("; ")[0])}
