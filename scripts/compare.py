@@ -26,7 +26,7 @@ import sys
 
 from common import page
 from common.arguments import Parser, decimal
-from common.run_folder import BadRun, Unfinished, short
+from common.run_folder import BadRun, Unfinished, finite, short
 from common.startup import printable
 from common.written_files import replacing
 from experiments.groups import comparisons, group_runs, methods_of, reach, with_baseline_first
@@ -95,6 +95,17 @@ def table_of_methods(methods, bits=False):
     return header, rows, list(map(printable, lines))
 
 
+def note_of_stacking(groups):
+    """Returns what alignment.png says: by how much stacking could increase the update, by role."""
+    gains = {}
+    for d in (d for g in groups for r in g.runs for d in r.diagnoses if 2 * d["step"] >= r.diagnoses[-1]["step"]):
+        if finite(d["norm_ratio"]):
+            gains.setdefault(d["role"], []).append(d["norm_ratio"])
+    shares = ", ".join(f"{role} {statistics.fmean(values):.2f}" for role, values in gains.items())
+    return ["Possible gain of stacking layers (1: none; slices' nuclear norms over the unfolding's), mean of the "
+            f"second half: {shares}."] * bool(gains)
+
+
 def notes(groups, compared, target, bits):
     """Returns lines that explain the table's columns, and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
@@ -114,6 +125,7 @@ def notes(groups, compared, target, bits):
     sizes = sorted({r.evals[-1]["val_bytes"] for g in groups for r in g.runs if "val_bytes" in r.evals[-1]})
     if bits and len(sizes) > 1:
         lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of the same text.")
+    lines += note_of_stacking(groups)
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 

@@ -81,6 +81,7 @@ class CompareTest(Case):
         log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
         done = self.compare("a", "b", "c")
         self.assertIn("One seed each: another seed may turn", done.stdout)
+        self.assertIn("mean of the second half: q 1.20.", done.stdout)
         text = (self.folder / "out" / "compare.html").read_text()
         self.assertEqual(text.count("<polyline"), 3)
         self.assertIn("c, so far", text)
