@@ -9,13 +9,14 @@ from common.written_files import replacing
 # Colours of Okabe and Ito, which colour-blind readers tell apart, each with a line style of its own.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 2 1 2 1 2", "1 1")
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 380, 62, 48, 12  # of a curve, in the units of its text of 15
+# Of a picture of curves, in the units of its text of 19, which can be read where a telephone shrinks it.
+WIDTH, LEFT, TOP, BOTTOM, LINE = 640, 76, 12, 312, 27
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:50rem;padding:1rem;color:#222}
 h1{font-size:1.5rem;line-height:1.2}h2{font-size:1.15rem;margin-top:2rem}svg,img{width:100%;height:auto}
 pre{background:#f4f4f4;padding:.7rem;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse}td,th{padding:.25rem .8rem .25rem 0;text-align:left;
-border-bottom:1px solid #ddd;vertical-align:top;overflow-wrap:anywhere}"""
+border-bottom:1px solid #ddd;vertical-align:top}"""
 
 
 def ticks(low, high, count=5):
@@ -38,27 +39,27 @@ def limits(curves):
 def curves_as_svg(curves, xlabel, ylabel):
     """Returns curves, {name: [(x, y)]}, as SVG. Points above the picture are left out."""
     first, last, low, high = limits(curves)
-    right, bottom = WIDTH - 10, HEIGHT - BOTTOM - 24 * ((len(curves) + 1) // 2)
+    right, bottom, height = WIDTH - 10, BOTTOM, BOTTOM + LINE * (len(curves) + 2)
 
     def place(x, y):
         return (LEFT + (x - first) / (last - first) * (right - LEFT),
                 bottom - (y - low) / (high - low) * (bottom - TOP))
 
-    out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" font-size="15" role="img" aria-label="{html.escape(ylabel)}">']
+    out = [f'<svg viewBox="0 0 {WIDTH} {height}" font-size="19" role="img" aria-label="{html.escape(ylabel)}">']
     for y in ticks(low, high):
         at = place(first, y)[1]
-        out.append(f'<path d="M{LEFT} {at:.1f}H{right}" stroke="#ddd"/><text x="{LEFT - 6}" y="{at + 5:.1f}" '
+        out.append(f'<path d="M{LEFT} {at:.1f}H{right}" stroke="#ddd"/><text x="{LEFT - 6}" y="{at + 6:.1f}" '
                    f'text-anchor="end">{y:.4g}</text>')
     for x in ticks(first, last):
-        out.append(f'<text x="{place(x, low)[0]:.1f}" y="{bottom + 18}" text-anchor="middle">{x:g}</text>')
-    out.append(f'<text x="{right}" y="{bottom + 38}" text-anchor="end">{html.escape(xlabel)}</text>'
-               f'<text x="{LEFT}" y="{bottom + 38}">{html.escape(ylabel)}</text>')
+        out.append(f'<text x="{place(x, low)[0]:.1f}" y="{bottom + LINE - 5}" text-anchor="middle">{x:g}</text>')
+    out.append(f'<text x="{right}" y="{bottom + 2 * LINE - 5}" text-anchor="end">{html.escape(xlabel)}</text>'
+               f'<text x="{LEFT}" y="{bottom + 2 * LINE - 5}">{html.escape(ylabel)}</text>')
     for i, (name, points) in enumerate(curves.items()):
         style = f'stroke="{COLORS[i % len(COLORS)]}" stroke-dasharray="{DASHES[i % len(DASHES)]}" stroke-width="2.5"'
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*p) for p in points if p[1] <= high))
-        x, y = LEFT + (i % 2) * 290, bottom + 60 + 24 * (i // 2)
-        out.append(f'<polyline points="{line}" fill="none" {style}/><path d="M{x} {y - 5}h40" {style}/>'
-                   f'<text x="{x + 48}" y="{y}">{html.escape(name)}</text>')
+        y = bottom + LINE * (i + 3) - 8
+        out.append(f'<polyline points="{line}" fill="none" {style}/><path d="M{LEFT} {y - 6}h60" {style}/>'
+                   f'<text x="{LEFT + 72}" y="{y}">{html.escape(name)}</text>')
     return "\n".join([*out, "</svg>"])
 
 
