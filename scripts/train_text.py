@@ -48,6 +48,7 @@ CHOICES = (
     (0, "bytes", (2, 64, 2, 64), 512, 20, 0.1),
 )
 LEAST_STEPS = 100
+LEAST_PASSES = 3  # for fewer, a smaller model that sees the text more often is better
 EVALS = 20
 PATIENCE = 6
 VAL_TOKENS = 60_000  # at most; so many bound the time of an evaluation
@@ -125,7 +126,7 @@ def choose(files_bytes, data, folder, seconds):
     while True:
         step = step_seconds(data, shape_flags(shape, batch, dropout), folder)
         steps = min(wanted, max(LEAST_STEPS, int(TRAINING_SHARE * seconds / step)))
-        if steps * batch >= min(2 * train, 0.5 * wanted * batch) or not smaller(shape):
+        if steps * batch >= LEAST_PASSES * train or steps == wanted or not smaller(shape):
             break
         shape = smaller(shape)
     seen = steps * batch / train
