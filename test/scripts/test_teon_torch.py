@@ -124,6 +124,19 @@ class TeonTorchTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "^like is 'kellar'; expected torch, torch-rms, keller, "):
             teon_torch.Teon.like("kellar", [matrix()])
 
+    def test_ten_steps_of_likes_equal_the_golden_ones(self):
+        # make_likes.py writes each rule as its package does; the bound is the engine's (test/options/test_likes.cu).
+        golden = load_file(ROOT / "test/golden/likes.safetensors")
+        for key, wanted in golden.items():
+            name, matrix_name = key.split(".", 1)
+            p = torch.nn.Parameter(self.golden[matrix_name].clone())
+            optimizer = teon_torch.Teon.like(name, [p], lr=LR)
+            for grad in self.golden[f"{matrix_name}.grads"]:
+                p.grad = grad.clone()
+                optimizer.step()
+            error = ((p.detach() - wanted).norm() / (wanted - self.golden[matrix_name]).norm()).item()
+            self.assertLess(error, 1e-4, key)
+
     def test_options_that_exclude_one_another(self):
         for options, message in (
                 ({"update_rms": .2, "update_scale": "original"}, "update_rms is of update_scale='rms'"),
