@@ -99,6 +99,19 @@ class TeonTorchTest(unittest.TestCase):
                 with self.subTest(form=form, warmup=warmup):
                     torch.testing.assert_close(p.detach(), wanted, atol=1e-12, rtol=0)
 
+    def test_a_loaded_state_goes_on_with_its_count_of_updates(self):
+        for options in ({"momentum_warmup": 6}, {"nesterov": True, "nesterov_form": "bias-corrected"}):
+            whole, first = matrix(), matrix()
+            optimizers = [teon_torch.Teon([p], **options) for p in (whole, first)]
+            for optimizer in (optimizers[0], *optimizers):
+                for _ in range(2):
+                    optimizer.step()
+            second = teon_torch.Teon([first], **options)
+            second.load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+            second.step()
+            second.step()
+            self.assertTrue(torch.equal(whole, first), options)
+
     def test_scales_and_decay(self):
         # A zero gradient leaves the decay alone.
         factors = {"spectral": lambda m, n: (m / n)**.5, "original": lambda m, n: max(1, m / n)**.5,
