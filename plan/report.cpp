@@ -161,7 +161,9 @@ std::string plan_report(const RunPlan& p) {
                      o.checkpoint_minutes > 0
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
                          : "",
-                     o.keep_best ? ", of the lowest validation loss" : ""));
+                     o.keep_best ? fmt::format(", of the lowest validation loss{}",
+                                               o.is_chosen("--keep-best") ? "" : " (several epochs; --keep-best off)")
+                                 : ""));
     report_device(p, line);
     line.text += memory_text(p);
     line.text += plan_table(p.params, p.optimizer_plan, o.optimizer);

@@ -212,6 +212,16 @@ void warn_of_few_steps(RunPlan& p) {
                                                 p.steps == 1 ? "" : "s", p.steps == 1 ? "es" : "", advice));
 }
 
+// Sets options.keep_best by default: in later epochs the validation loss may rise, and the last checkpoint is then
+// not the best one. Not where only the last step is evaluated or none is saved.
+void keep_best_of_several_epochs(RunPlan& p) {
+    Options& o = p.options;
+    const int64_t epoch = windows_of(p.train.shards, o.seq_len) * o.seq_len;
+    const bool several = p.steps * o.batch_tokens >= 2 * epoch && epoch > 0 && p.train.mixture.empty();
+    const bool evaluates = !p.val.shards.empty() && o.eval_every > 0 && o.eval_every < p.steps;
+    if (!o.is_chosen("--keep-best") && several && evaluates && o.checkpoint_end) o.keep_best = true;
+}
+
 // Sets options.batch_tokens. A given number is rounded down to whole sequences, with a note. The default suits the
 // device: 524288 on a GPU, on a CPU at most as many as 2e12 operations per rank train (some seconds' work). It also
 // follows the data: an epoch, or the run if that is shorter, has at least 200 steps, down to one sequence (or
@@ -261,6 +271,7 @@ void plan_length(RunPlan& p) {
     }
     check_countable(p);
     warn_of_few_steps(p);
+    keep_best_of_several_epochs(p);
 }
 
 void check_sharding(const Options& o, int ranks) {

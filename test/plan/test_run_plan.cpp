@@ -239,7 +239,9 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off") == 10);
     REQUIRE(checkpoints("--checkpoint-minutes 0", 1050) == 11);
     REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off", 1050) == 10);
+    REQUIRE(checkpoints("--checkpoint-minutes 0 --keep-best") == 11);
     REQUIRE(checkpoints("--keep-last 2") == 3);
+    REQUIRE(checkpoints("--keep-last 2 --keep-best") == 4);
     REQUIRE(checkpoints("--keep-last 2 --keep-every 500") == 5);
     REQUIRE(contains(report("--plan-only --steps 9"), "not predicted without --plan-for"));
     REQUIRE_THROWS_AS(parse_and_plan_a_run("no/such/folder"), UsageError);
