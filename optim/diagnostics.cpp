@@ -48,7 +48,7 @@ Spectrum spectrum_of(std::span<const float* const> slices, int m, int n, int mod
     for (const float* slice : slices)
         infos.push_back({.grad = 0, .master = 0, .work = 0, .state = slice - slices[0], .rate = {}});
     upload(table.data(), infos.data(), K, stream);
-    unfold(Z.data(), slices[0], nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), 0, stream);
+    unfold(Z.data(), slices[0], nullptr, nullptr, nullptr, {table.data(), K, u.m, u.n, false}, u.layout(), {}, stream);
     const Mat z = mat(Z.data(), u.ld);
     context.linalg.gemm({.M = s,
                          .N = s,

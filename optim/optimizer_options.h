@@ -8,13 +8,30 @@
 #include <set>
 
 #include "base/dtype.h"
+#include "kernels/optimizers/teon.h"
 #include "model/param_table.h"
 
 namespace teon {
 
 enum class Method { adamw, lion, muon, normuon, teon };
-enum class Ortho { svd, jordan, you, polar_express };
+enum class Ortho {
+    svd,
+    jordan,
+    you,
+    polar_express,
+    polar_express_dion,
+    polar_express_nanochat,
+    polar_express_dao,
+    polar_express_timm
+};
 enum class NsForm { automatic, standard, gram };
+// The factor of an m x n matrix's orthogonalized update: sqrt(m / n), as in Teon's paper; sqrt(max(1, m / n)), as in
+// Keller Jordan's Muon; update_rms sqrt(max(m, n)), as in Moonlight (https://arxiv.org/abs/2502.16982, section 2.2):
+// the update of a matrix that is orthogonalized alone then has this root mean square; or 1.
+enum class UpdateScale { spectral, original, rms, none };
+// The rate that multiplies the weight decay of orthogonalized matrices: the learning rate, or that times the factors of
+// --lr-scale and --update-scale.
+enum class DecayAt { base, adjusted };
 template <>
 inline constexpr auto kEnumNames<Method> = enum_names<Method>({{Method::adamw, "adamw"},
                                                                {Method::lion, "lion"},
@@ -22,8 +39,25 @@ inline constexpr auto kEnumNames<Method> = enum_names<Method>({{Method::adamw, "
                                                                {Method::normuon, "normuon"},
                                                                {Method::teon, "teon"}});
 template <>
-inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>(
-    {{Ortho::svd, "svd"}, {Ortho::jordan, "jordan"}, {Ortho::you, "you"}, {Ortho::polar_express, "polar-express"}});
+inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>({{Ortho::svd, "svd"},
+                                                             {Ortho::jordan, "jordan"},
+                                                             {Ortho::you, "you"},
+                                                             {Ortho::polar_express, "polar-express"},
+                                                             {Ortho::polar_express_dion, "polar-express-dion"},
+                                                             {Ortho::polar_express_nanochat, "polar-express-nanochat"},
+                                                             {Ortho::polar_express_dao, "polar-express-dao"},
+                                                             {Ortho::polar_express_timm, "polar-express-timm"}});
+template <>
+inline constexpr auto kEnumNames<UpdateScale> = enum_names<UpdateScale>({{UpdateScale::spectral, "spectral"},
+                                                                         {UpdateScale::original, "original"},
+                                                                         {UpdateScale::rms, "rms"},
+                                                                         {UpdateScale::none, "none"}});
+template <>
+inline constexpr auto kEnumNames<DecayAt> = enum_names<DecayAt>({{DecayAt::base, "base"},
+                                                                 {DecayAt::adjusted, "adjusted"}});
+template <>
+inline constexpr auto kEnumNames<NesterovForm> = enum_names<NesterovForm>(
+    {{NesterovForm::usual, "usual"}, {NesterovForm::bias_corrected, "bias-corrected"}, {NesterovForm::ema, "ema"}});
 template <>
 inline constexpr auto kEnumNames<NsForm> =
     enum_names<NsForm>({{NsForm::automatic, "auto"}, {NsForm::standard, "standard"}, {NsForm::gram, "gram"}});
@@ -37,12 +71,14 @@ struct OptimizerOptions {
     // Decay only where the update does not move the weight away from zero (Chen et al., arXiv 2510.12402).
     bool cautious_weight_decay = false;
     float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+    DecayAt decay_at = DecayAt::base;
     float momentum = 0.95f;
+    float momentum_start = 0.85f;  // of the first of momentum_warmup updates
+    int momentum_warmup = 0;
     bool nesterov = false;
-    // If not 0, replaces the factor sqrt(m / n) of an update by update_rms sqrt(max(m, n)): the update of a matrix that
-    // is orthogonalized alone then has this root mean square (Moonlight, https://arxiv.org/abs/2502.16982, section
-    // 2.2).
-    float update_rms = 0;
+    NesterovForm nesterov_form = NesterovForm::usual;
+    UpdateScale update_scale = UpdateScale::spectral;
+    float update_rms = 0;  // if not 0, the scale is rms
     // NorMuon's normalization (Li et al., arXiv 2510.05491), always on for Method::normuon: divide each row of O_k by
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
     bool neuron_norm = false;

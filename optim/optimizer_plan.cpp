@@ -60,6 +60,8 @@ void check_options(const ParamTable& table, const OptimizerOptions& options) {
     const MethodInfo& info = info_of(options.method);
     if (!info.orthogonalizes) return;
     CHECK_USAGE(options.ns_steps >= 1, "--ns-steps {}: at least one step is needed", options.ns_steps);
+    CHECK_USAGE(scale_of(options) != UpdateScale::rms || options.update_rms > 0,
+                "--update-scale rms: needs a root mean square above 0; give --update-rms 0.2");
     if (!info.stacks) return;
     CHECK_USAGE(options.teon_k >= 1, "--teon-k {}: a stack holds at least one matrix", options.teon_k);
     CHECK_USAGE(options.teon_mode >= 1 && options.teon_mode <= 3, "--teon-mode {}: modes are 1, 2 and 3",

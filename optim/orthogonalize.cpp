@@ -195,7 +195,7 @@ double OrthoMethod::margin() const { return ortho == Ortho::svd ? 1.0 : ns_set(o
 int OrthoMethod::row_alignment() const { return ortho == Ortho::svd ? 1 : 16; }
 
 // Rounding gives R small negative eigenvalues, which a step multiplies by about a^2. f16 and bf16: the rules of
-// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). polar-express maps singular values of up to 2, where
+// Dao-AILab's gram-newton-schulz, continued (docs/optimizers.md). The steep sets map singular values of up to 2, where
 // its second step is steep, and on short sides few roundings of R average out. Spectra from 1 to .03 in bf16, on 12 x
 // 20 to 50 x 150: .15 to 1.6 with two steps on R, .03 with one; with 96 rows, .06 and .014. float: error against
 // float64 of five polar-express steps on 192 x 384 matrices with spectra 1/i, logarithmic to 1e-3 and to 1e-6: 1e-4 to
@@ -208,7 +208,7 @@ bool restarts_after(const OrthoMethod& method, int side, int ns_steps) {
         case DType::f16:
             return ns_steps % 3 == 2;
         case DType::bf16:
-            return ns_steps % 2 == 1 || (method.ortho == Ortho::polar_express && side < kShortSide);
+            return ns_steps % 2 == 1 || (ns_set(method.ortho).steep && side < kShortSide);
         case DType::e4m3:
         case DType::e5m2:
             break;

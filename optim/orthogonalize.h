@@ -37,7 +37,7 @@ struct MatrixBatch {
 };
 
 // Returns whether the Gram form restarts after this many Newton-Schulz steps on matrices with this short side: it then
-// computes X from Q, and R from X. polar-express in bf16 restarts after each step if the side is below kShortSide.
+// computes X from Q, and R from X. The steep sets in bf16 restart after each step if the side is below kShortSide.
 inline constexpr int kShortSide = 128;
 bool restarts_after(const OrthoMethod& method, int side, int ns_steps);
 

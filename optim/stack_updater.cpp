@@ -108,6 +108,8 @@ std::vector<Slice> StackUpdater::slices_of(const StackGroup& group, const ParamS
     std::vector<Slice> slices;
     for (int s : group.stacks) {
         const Stack& stack = plan_.stacks[s];
+        const double decay_scale = options_.decay_at == DecayAt::adjusted ? rate_scale(stack, options_) : 1.0;
+        const float weight_decay = static_cast<float>(options_.weight_decay * decay_scale);
         for (int head = 0; head < stack.heads; ++head)
             for (int param : stack.params) {
                 const ParamRow& row = table_[param];
@@ -120,7 +122,7 @@ std::vector<Slice> StackUpdater::slices_of(const StackGroup& group, const ParamS
                                   .state = at[0] + of_head,
                                   .rate = {.lr = options_.lr,
                                            .lr_scale = static_cast<float>(update_scale(stack, options_)),
-                                           .weight_decay = row.decay ? options_.weight_decay : 0.0f,
+                                           .weight_decay = row.decay ? weight_decay : 0.0f,
                                            .cautious = options_.cautious_weight_decay},
                                   .neurons = at.size() > 1 ? at[1] + int64_t{head} * stack.m : 0});
             }
@@ -167,17 +169,17 @@ void StackUpdater::update_chunk(const Group& group, int first, int count, ParamS
     const SliceLayout layout = stacks.unfolding.layout();
     const MatrixBatch batch = stacks.batch(count);
     const Stream& stream = context.stream;
-    const float mu = options_.momentum;
+    const MomentumRule rule{options_.momentum, options_.nesterov, options_.nesterov_form, options_.momentum_start,
+                            options_.momentum_warmup};
     const float margin = static_cast<float>(stacks.method.margin());
     T* Z = reinterpret_cast<T*>(scratch_.data());
     std::byte* rest = scratch_.data() + aligned(batch.size() * sizeof(T));
 
-    momentum_update(state_.data(), partial_.data(), params.sums().data<float>(), control, slices, mu, options_.nesterov,
-                    stream);
+    momentum_update(state_.data(), partial_.data(), params.sums().data<float>(), control, slices, rule, stream);
     slice_scales(scales_.data(), group.nonfinite.data() + int64_t{first} * stacks.heads, partial_.data(), control,
                  momentum_parts(slices), batch.count, layout.K, margin, options_.teon_normalize_slices, stream);
     unfold(Z, state_.data(), options_.nesterov ? params.sums().data<float>() : nullptr, scales_.data(), control, slices,
-           layout, mu, stream);
+           layout, rule, stream);
     const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, stacks.method, context));
     const float* rows = nullptr;
     if (has_neuron_norm(options_)) {

@@ -81,20 +81,39 @@ Unfolding unfolding_of(const Stack& stack, const OrthoMethod& method) {
     return Unfolding(stack.mode, stack.m, stack.n, stack.K(), method.row_alignment());
 }
 
-double update_scale(const Stack& stack, const OptimizerOptions& options) {
+UpdateScale scale_of(const OptimizerOptions& options) {
+    return options.update_rms > 0 ? UpdateScale::rms : options.update_scale;
+}
+
+double rate_scale(const Stack& stack, const OptimizerOptions& options) {
     const double m = static_cast<double>(stack.logical_m) * stack.heads;
     const double n = stack.logical_n;
-    double factor = lr_scale_of(stack.role, options);
+    const double factor = lr_scale_of(stack.role, options);
+    switch (scale_of(options)) {
+        case UpdateScale::spectral:
+            return factor * std::sqrt(m / n);
+        case UpdateScale::original:
+            return factor * std::sqrt(std::max(1.0, m / n));
+        case UpdateScale::rms:
+            return factor * (options.update_rms * std::sqrt(std::max(m, n)));
+        case UpdateScale::none:
+            break;
+    }
+    return factor;
+}
+
+double update_scale(const Stack& stack, const OptimizerOptions& options) {
     if (options.update_rms > 0 && has_neuron_norm(options))
-        return factor * options.update_rms;  // of a slice with rms 1
-    factor *= options.update_rms > 0 ? options.update_rms * std::sqrt(std::max(m, n)) : std::sqrt(m / n);
+        return lr_scale_of(stack.role, options) * static_cast<double>(options.update_rms);  // of a slice with rms 1
+    const double m = static_cast<double>(stack.logical_m) * stack.heads;
+    const double n = stack.logical_n;
     // The mean ||O_k||_F^2 of K slices of a semi-orthogonal unfolding is (its short side) / K.
     auto mean_square = [&](int heads) {
         const Unfolding u(stack.mode, stack.logical_m * stack.heads / heads, stack.logical_n, stack.K(), 1);
         return static_cast<double>(heads) * std::min(u.rows(), u.cols()) / stack.K();
     };
     const double target = options.teon_rms_match ? std::min(m, n) : mean_square(1);
-    return factor * std::sqrt(target / mean_square(stack.heads));
+    return rate_scale(stack, options) * std::sqrt(target / mean_square(stack.heads));
 }
 
 }  // namespace teon

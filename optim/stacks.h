@@ -59,11 +59,12 @@ std::vector<StackGroup> group_stacks(const std::vector<Stack>& stacks, const Opt
 int64_t largest_scratch_bytes(const std::vector<StackGroup>& groups);
 
 float lr_scale_of(Role role, const OptimizerOptions& options);
+UpdateScale scale_of(const OptimizerOptions& options);
 bool has_neuron_norm(const OptimizerOptions& options);
 
-// Returns what O_k is multiplied by, beside the learning rate: the product of
-//   the role's factor,
-//   sqrt(m / n) of the whole matrix, or update_rms sqrt(max(m, n)), and
+// Returns the factors of --lr-scale and, for the whole matrix, --update-scale.
+double rate_scale(const Stack& stack, const OptimizerOptions& options);
+// Returns what O_k is multiplied by, beside the learning rate: rate_scale() times
 //   sqrt(a / b), where b is the mean ||O_k||_F^2 in this stack, of all heads together, and a what it would be without
 //   the division into heads or, with teon_rms_match, in Muon: min(m, n).
 // Padding is not counted. See docs/optimizers.md, "Comparing Muon with Teon".

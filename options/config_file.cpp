@@ -262,7 +262,8 @@ void read_run_config(const std::string& path, const OptionTable& table, const st
         if (row.this_call || value.is_null()) continue;
         if (!o.has("given")) by_run.insert(row.flag);
         // A default may have no spelling on the command line: 0 layers means the preset's number.
-        if (!given.by_user.count(row.flag) && value != row.get()) set_row(row, value, path);
+        if (!given.by_user.count(row.flag) && !given.by_like.count(row.flag) && value != row.get())
+            set_row(row, value, path);
     }
     given.by_run = std::move(by_run);
 }

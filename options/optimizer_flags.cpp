@@ -7,6 +7,8 @@
 #include "base/text.h"
 #include "files/json.h"
 #include "optim/methods.h"
+#include "optim/stacks.h"
+#include "options/likes.h"
 
 namespace teon {
 
@@ -46,10 +48,48 @@ bool has_adamw(const MethodInfo& m) { return m.elements->name == "adamw"; }
 bool orthogonalizes(const MethodInfo& m) { return m.orthogonalizes; }
 bool stacks(const MethodInfo& m) { return m.stacks; }
 
+void add_momentum_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized")
+        .of(orthogonalizes);
+    t.integer("--momentum-warmup", opt.momentum_warmup, 0, 1'000'000'000,
+              "updates in which the momentum rises linearly from --momentum-start to --momentum")
+        .of(orthogonalizes);
+    t.number("--momentum-start", opt.momentum_start, 0, 0.999999, "momentum of the first of these updates")
+        .of(orthogonalizes)
+        .need("--momentum-warmup");
+    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M").of(orthogonalizes);
+    t.choice("--nesterov-form", opt.nesterov_form,
+             "weight of M beside the gradient: the momentum; that with both divided by their bias, as in optax; or "
+             "1 - momentum, which adds the average, as in heavyball")
+        .of(orthogonalizes)
+        .need("--nesterov");
+}
+
+void add_scale_flags(OptionTable& t, OptimizerOptions& opt) {
+    t.choice("--update-scale", opt.update_scale,
+             "factor of a hidden matrix's update: sqrt(rows / columns), Teon's; sqrt(max(1, rows / columns)), Keller "
+             "Jordan's; --update-rms times sqrt(max(rows, columns)), Moonlight's; or 1")
+        .of(orthogonalizes)
+        .get = [&opt] { return Json(name_of(scale_of(opt))); };
+    t.number("--update-rms", opt.update_rms, 0, 10,
+             "root mean square of a hidden matrix's update before the learning rate; implies --update-scale rms; 0.2 "
+             "is AdamW's size, with AdamW's learning rate")
+        .of(orthogonalizes)
+        .follows([&opt] { opt.update_rms = opt.update_scale == UpdateScale::rms ? 0.2f : 0.0f; })
+        .default_text = "0.2 with --update-scale rms, else 0";
+}
+
 void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
     t.group("Optimizer");
     t.choice("--optimizer", opt.method,
              "adamw and lion update all parameters; the others the hidden matrices, and AdamW the rest");
+    std::vector<std::string> names;
+    for (const Like& like : likes()) names.emplace_back(like.name);
+    t.name("--like", o.like, names,
+           "sets the flags with which the updates of hidden matrices are those of another program, but those that are "
+           "given here; the plan lists them")
+        .of(orthogonalizes)
+        .fixed = false;  // the flags that it sets are compared
     t.number("--lr", opt.lr, 0, 100, "peak learning rate")
         .follows([&opt] { opt.lr = info_of(opt.method).lr; })
         .default_text = by_method([](const MethodInfo& m) { return m.lr; });
@@ -78,14 +118,12 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .follows([&opt] { opt.beta2 = info_of(opt.method).beta2; })
         .default_text = by_method([](const MethodInfo& m) { return m.beta2; });
     t.number("--eps", opt.eps, 1e-30, 1, "AdamW's epsilon").of(has_adamw).default_text = "1e-8";
-    t.number("--momentum", opt.momentum, 0, 0.999999, "momentum of the matrices that are orthogonalized")
+    t.choice("--decay-at", opt.decay_at,
+             "weight decay of the hidden matrices at the learning rate, or at that times their factors of --lr-scale "
+             "and --update-scale")
         .of(orthogonalizes);
-    t.number("--update-rms", opt.update_rms, 0, 10,
-             "root mean square X of a hidden matrix's update before the learning rate, as in Moonlight: scale by "
-             "X sqrt(max(rows, columns)); 0.2 is AdamW's size, with AdamW's learning rate; 0: scale by "
-             "sqrt(rows / columns)")
-        .of(orthogonalizes);
-    t.toggle("--nesterov", opt.nesterov, "orthogonalize gradient + momentum * M instead of M").of(orthogonalizes);
+    add_momentum_flags(t, opt);
+    add_scale_flags(t, opt);
     t.toggle("--neuron-norm", opt.neuron_norm,
              "NorMuon's normalization of each neuron's update, on Muon's and on Teon's matrices; normuon always has it")
         .of(orthogonalizes);

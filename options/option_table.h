@@ -157,6 +157,7 @@ private:
 // The flags that a user chose; the others have their defaults.
 struct FlagsGiven {
     std::set<std::string> by_user;  // on the command line or in a TOML file
+    std::set<std::string> by_like;  // by --like
     std::set<std::string> by_run;   // when the run began whose config.json was read
     std::string run_config;         // that file, if --config names one
 };

@@ -31,7 +31,7 @@ constexpr bool offloads_activations(Offload o) { return o == Offload::activation
 
 struct Options {
     std::set<std::string> given_flags;   // on the command line or in a TOML file
-    std::set<std::string> given_before;  // when the run began whose config.json was read
+    std::set<std::string> given_before;  // by --like, or when the run began whose config.json was read
     bool is_chosen(const std::string& flag) const { return given_flags.count(flag) || given_before.count(flag); }
     std::string config_fault;  // why the config.json of the resumed run could not be used; empty: it could
     // model
@@ -54,6 +54,7 @@ struct Options {
     int64_t steps = 0, tokens = 0;
     double epochs = 0;
     // optimizer, orthogonalizer, teon
+    std::string like, like_text;  // another program whose updates are made, and what a plan says of that
     OptimizerOptions optimizer;
     std::optional<DType> ns_dtype;  // nullopt: by the device and dtype (plan/run_plan.cpp)
     std::optional<float> adamw_lr;  // nullopt: by the model's width (plan/run_plan.cpp)

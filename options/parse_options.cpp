@@ -8,9 +8,11 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "optim/methods.h"
+#include "optim/stacks.h"
 #include "options/command_line.h"
 #include "options/config_file.h"
 #include "options/flags.h"
+#include "options/likes.h"
 #include "options/removed.h"
 
 namespace teon {
@@ -76,6 +78,10 @@ void check_conflicts(Options& o, const OptionTable& table) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    // Otherwise the size, of which --update-rms is the short form, would replace the scale.
+    CHECK_USAGE(!is_given("--update-scale") || o.optimizer.update_scale == scale_of(o.optimizer),
+                "--update-scale {}: has no --update-rms {}; leave out one of them", name_of(o.optimizer.update_scale),
+                as_written(o.optimizer.update_rms));
     if (is_given("--prompt") && !is_given("--prompt-tokens")) o.sampling.prompt_tokens.clear();
     if (is_given("--prompt-tokens") && !is_given("--prompt")) o.sampling.prompt.clear();
     if (!o.plan_for.empty()) o.plan_only = true;
@@ -145,15 +151,18 @@ std::optional<Options> parse_options(const ModelFamily& family, int argc, const 
         CHECK_USAGE(is_folder(o.resumed_folder), "--resume {}: no such folder", o.resumed_folder);
         o.out = o.resumed_folder;
     }
+    if (!o.like.empty()) given->by_like = apply(*like_named(o.like), table, given->by_user);
     if (o.resume && !o.out.empty() && before_resume) before_resume(o);
     const bool continues = take_over_config(o, table, family.program(), *given);
     o.given_flags = given->by_user;
     o.given_before = given->by_run;
+    o.given_before.merge(given->by_like);
     // Only a run that continues compares its flags with the checkpoint.
     CHECK_USAGE(o.config_fault.empty() || !(o.plan_only || o.eval_only), "{}", o.config_fault);
     try {
         if (!continues) set_defaults(o, table);
         check_conflicts(o, table);
+        if (!o.like.empty()) o.like_text = like_text(*like_named(o.like), table);
     } catch (const UsageError&) {
         CHECK_USAGE(o.config_fault.empty(), "{}", o.config_fault);  // the reason why flags are missing
         throw;

@@ -48,6 +48,18 @@ std::string optimizer_text(const OptimizerOptions& o) {
     return text;
 }
 
+// What the update of hidden matrices is, and whose.
+std::string update_text(const Options& o) {
+    if (!o.like.empty()) return o.like_text;
+    const OptimizerOptions& u = o.optimizer;
+    const OptimizerOptions defaults;
+    const bool is_default = u.ortho == defaults.ortho && !u.nesterov && scale_of(u) == defaults.update_scale &&
+                            u.decay_at == defaults.decay_at && u.momentum_warmup == 0 && !has_neuron_norm(u);
+    return fmt::format("{} of the momentum{}, scale {}; {}--like keller is what most know as Muon", name_of(u.ortho),
+                       u.nesterov ? fmt::format(" with Nesterov ({})", name_of(u.nesterov_form)) : "",
+                       name_of(scale_of(u)), is_default ? "as in the Teon paper; " : "");
+}
+
 // "cosine to 0.1 of the peak, after 10 of 100 steps of warmup"
 std::string schedule_text(const RunPlan& p) {
     const Schedule& s = p.options.schedule;
@@ -152,6 +164,7 @@ std::string plan_report(const RunPlan& p) {
                                                                              static_cast<double>(p.data_tokens))
                                        : ""));
     line("optimizer", optimizer_text(o.optimizer));
+    if (info_of(o.optimizer.method).orthogonalizes) line("update", update_text(o));
     line("schedule", schedule_text(p));
     line("clipping", o.grad_clip > 0 ? fmt::format("gradient norm at most {}", as_written(o.grad_clip)) : "none");
     line("seed", fmt::format("{}", o.seed));

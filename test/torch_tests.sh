@@ -6,6 +6,8 @@
 #
 #   test/torch_tests.sh [-k WORD]       WORD: only tests with this word in their names
 #   test/torch_tests.sh floors          the oldest torch of scripts/pyproject.toml, and the oldest for FSDP2 on CPUs
+#   test/torch_tests.sh muons           Teon.like() beside the packages of dev/requirements-muons.txt (1 GB), and beside
+#                                       dion and nanochat, from GitHub or the folder TEON_MUON_SOURCES
 #
 # Tests of what a torch has not yet are skipped by name. If the packages cannot be installed within 20 minutes, it
 # prints "SKIPPED: tests of teon_torch: why" and succeeds.
@@ -41,9 +43,28 @@ if [ "${1:-}" = floors ]; then
     exit
 fi
 
-if .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
+if [ "${1:-}" != muons ] && .venv/bin/python -c 'import torch, transformers' 2>/dev/null; then
     exec .venv/bin/python dev/run_tests.py "${tests[@]}" "$@"
 fi
+# Usage: beside FOLDER FILE OPTION...
+# installs a file's packages into a folder of the cache. Without them, their tests are skipped by name.
+beside() {
+    DS_BUILD_OPS=0 timeout 600 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check \
+        --only-binary=:all: --retries 1 --no-cache-dir --no-compile --no-deps --target "$cache/$1" -r "$2" "${@:3}" \
+        >>"$cache/log" 2>&1 || rm -rf "${cache:?}/$1"
+}
+# Usage: source_of OWNER/NAME COMMIT
+source_of() {
+    local folder=$cache/muon-sources/${1#*/}
+    [ "$(git -C "$folder" rev-parse HEAD 2>/dev/null)" = "$2" ] && return
+    rm -rf "$folder"
+    git init -q "$folder"
+    if ! { timeout 60 git -C "$folder" fetch -q --depth 1 "https://github.com/$1" "$2" &&
+        git -C "$folder" checkout -q FETCH_HEAD; }; then
+        rm -rf "$folder"  # its test is skipped by name
+    fi
+}
+
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/teon-torch-venv}
 mkdir -p "$cache"
 exec {lock}>"$cache/lock"
@@ -63,11 +84,23 @@ if [ "$(cat "$cache/made" 2>/dev/null)" != "$key" ]; then
         rm -rf "$cache/venv"
         exit 0
     fi
-    # Without torchtitan its tests are skipped by name.
-    timeout 300 "$cache/venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary=:all: --retries 1 \
-        --no-cache-dir --no-compile --no-deps --target "$cache/torchtitan" -r $titan >>"$cache/log" 2>&1 ||
-        rm -rf "$cache/torchtitan"
+    beside torchtitan $titan
     echo "$key" >"$cache/made"
+fi
+if [ "${1:-}" = muons ]; then
+    muons=dev/requirements-muons.txt
+    if ! cmp -s $muons "$cache/muons.made"; then
+        rm -rf "$cache"/muons*
+        beside muons $muons --no-binary deepspeed --ignore-requires-python
+        cp $muons "$cache/muons.made"
+    fi
+    if [ -z "${TEON_MUON_SOURCES:-}" ]; then
+        source_of microsoft/dion 0a059a4542e5aa74b40dcd1dce363836c7afcd48 2>>"$cache/log"
+        source_of karpathy/nanochat 92d63d4e8bb4df75c3b71618f31ddde2378b2bcd 2>>"$cache/log"
+    fi
+    flock --unlock "$lock"
+    exec env TEON_VENV="$cache/venv" TEON_MUON_SOURCES="${TEON_MUON_SOURCES:-$cache/muon-sources}" \
+        PYTHONPATH="$cache/muons" "$cache/venv/bin/python" dev/run_tests.py test/scripts/test_muons.py "${@:2}"
 fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).

@@ -136,9 +136,14 @@ def attention_table(operations, torch):
     return "## Causal attention, bf16, 16384 tokens of 1024 channels\n\n" + table(head, lines) if lines else ""
 
 
+MICRO_BATCHES = 8  # of 64 x 1024 tokens in a step
+ONCE_A_STEP = ("AdamW", "gradient norm")
+
+
 def kernel_table(kernels, torch, limits):
-    """The kernels of one micro-batch: time, limit and share of all kernels' time."""
-    total = sum(o["ms"] * o["count"] for o in kernels if o.get("ms")) or None
+    """The kernels of one micro-batch: time, limit and share of all kernels' time in a step."""
+    in_step = lambda o: o["count"] * (1 if o["name"] in ONCE_A_STEP else MICRO_BATCHES) * o["ms"]
+    total = sum(in_step(o) for o in kernels if o.get("ms")) or None
     peers = {o["name"]: o["ms"] for o in torch}
     lines = []
     for o in kernels:
@@ -149,10 +154,10 @@ def kernel_table(kernels, torch, limits):
         lines.append([o["name"], o["count"], f"{o['flops'] / 1e9:.1f}" if o["flops"] else "-",
                       f"{o['bytes'] / 1e6:.0f}", bound, f"{1000 * limit:.0f}"]
                      + ([f"{1000 * o['ms']:.0f}", f"{100 * limit / o['ms']:.0f}%",
-                         f"{100 * o['ms'] * o['count'] / total:.1f}%"]
+                         f"{100 * in_step(o) / total:.1f}%"]
                         if o.get("ms") else ["not run"] * 3) + [f"{1000 * peer:.0f}" if peer else "-"])
     head = ["kernel", "times", "GFLOP", "MB", "bound by", f"limit, us, {limits['name']}", "us", "of the limit",
-            "share of all", "compiled PyTorch, us"]
+            "share of a step", "compiled PyTorch, us"]
     title = "## Kernels of one micro-batch of GPT-2 124M, 64 x 1024 tokens, bf16 (bytes: each operand moved once)\n\n"
     return title + table(head, lines) if lines else ""
 

@@ -19,6 +19,32 @@ constexpr int kRowsBlock = 128;  // threads of kernels with a warp per row
 __device__ __forceinline__ bool skips(const StepControl* control) { return control && control->skip; }
 __device__ __forceinline__ float grad_scale(const StepControl* control) { return control ? control->scale : 1.0f; }
 
+// The rule's factors in one update. control may be nullptr: then the momentum does not rise, and t is 1.
+struct MomentumFactors {
+    float keep, add, ahead;
+};
+__device__ __forceinline__ float power(float x, int n) {
+    float result = 1.0f;
+    for (; n > 0; n /= 2) {
+        if (n % 2 != 0) result *= x;
+        x *= x;
+    }
+    return result;
+}
+__device__ __forceinline__ MomentumFactors momentum_factors(const MomentumRule& rule, const StepControl* control) {
+    const int t = control ? control->updates : 1;
+    float mu = rule.mu;
+    float add = 1.0f;
+    if (control && t <= rule.warmup) {
+        mu = fmaf(mu - rule.start, static_cast<float>(t - 1) / static_cast<float>(rule.warmup), rule.start);
+        add = (1.0f - mu) / (1.0f - rule.mu);
+    }
+    float ahead = mu / add;
+    if (rule.form == NesterovForm::ema) ahead = 1.0f - rule.mu;
+    if (rule.form == NesterovForm::bias_corrected) ahead *= (1.0f - power(mu, t)) / (1.0f - power(mu, t + 1));
+    return {mu, add, ahead};
+}
+
 // Calls f(Constant<W>{}) with the widest access for which runs of `run` elements of a slice start aligned; run = 0 if
 // accesses may cross the ends of rows.
 template <typename F>
@@ -35,11 +61,13 @@ LaunchConfig slice_grid(const SliceBatch& s) {
 template <int W>
 __global__ void __launch_bounds__(kFlatBlock)
     momentum_update_kernel(float* momentum, float* partial, const float* grad, const StepControl* control, SliceBatch s,
-                           float mu, bool nesterov) {
+                           MomentumRule rule) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
     const Slice slice = s.slices[blockIdx.y];
     const float scale = grad_scale(control);
+    const MomentumFactors factor = momentum_factors(rule, control);
+    const float add = factor.add * scale;
     float sum = 0.0f;
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t i) {
         auto m = load_floats<w>(momentum + slice.state + i);
@@ -47,8 +75,8 @@ __global__ void __launch_bounds__(kFlatBlock)
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + i);
             FOR_VEC(k, w) {
-                m[k] = fmaf(mu, m[k], scale * g[k]);
-                u[k] = nesterov ? fmaf(mu, m[k], scale * g[k]) : m[k];
+                m[k] = fmaf(factor.keep, m[k], add * g[k]);
+                u[k] = rule.nesterov ? fmaf(factor.ahead, m[k], scale * g[k]) : m[k];
             }
             store_vec(momentum + slice.state + i, m);
         }
@@ -99,17 +127,18 @@ __device__ __forceinline__ int64_t place_of(const SliceLayout& layout, int index
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     unfold_kernel(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-                  SliceBatch s, SliceLayout layout, float mu) {
+                  SliceBatch s, SliceLayout layout, MomentumRule rule) {
     wait_for_earlier_kernels();
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
     const float factor = scales ? scales[index] : 1.0f;
     const float scale = grad_scale(control);
+    const float ahead = momentum_factors(rule, control).ahead;
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(momentum + slice.state + e);
         if (grad) {
             auto g = load_floats<w>(grad + slice.grad + e);
-            FOR_VEC(k, w) x[k] = fmaf(mu, x[k], scale * g[k]);
+            FOR_VEC(k, w) x[k] = fmaf(ahead, x[k], scale * g[k]);
         }
         FOR_VEC(k, w) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
@@ -225,10 +254,10 @@ int momentum_parts(const SliceBatch& s) {
 }
 
 void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control,
-                     const SliceBatch& s, float mu, bool nesterov, const Stream& stream) {
+                     const SliceBatch& s, const MomentumRule& rule, const Stream& stream) {
     check_slices(s);
     for_slice_width(s, 0, [&]<int W>(Constant<W>) {
-        launch<momentum_update_kernel<W>>(slice_grid<W>(s), stream, momentum, partial, grad, control, s, mu, nesterov);
+        launch<momentum_update_kernel<W>>(slice_grid<W>(s), stream, momentum, partial, grad, control, s, rule);
     });
 }
 
@@ -240,10 +269,10 @@ void slice_scales(float* scales, int* nonfinite, const float* partial, const Ste
 
 template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-            const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream) {
+            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream) {
     check_slices(s);
     for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
-        launch<unfold_kernel<T, W>>(slice_grid<W>(s), stream, Z, momentum, grad, scales, control, s, layout, mu);
+        launch<unfold_kernel<T, W>>(slice_grid<W>(s), stream, Z, momentum, grad, scales, control, s, layout, rule);
     });
 }
 

@@ -33,12 +33,28 @@ struct SliceLayout {
     int64_t row_stride, slice_stride, matrix_stride;
 };
 
-// momentum = mu * momentum + scale * grad, where scale = control->scale; unchanged if grad is nullptr. partial (count,
-// momentum_parts(s)) = partial sums of squares of the matrices to orthogonalize: momentum, or grad * scale + mu *
-// momentum (Nesterov). partial is not written if control says skip.
+// What Nesterov's momentum orthogonalizes, with M the momentum as a sum and t the update, counted from 1:
+//   usual           g + mu M (g + mu times the average in proportion, if M is an average)
+//   bias_corrected  mu times the average of t + 1 updates plus (1 - mu) g, each divided by its bias: optax
+//   ema             g plus the average, (1 - mu) M: heavyball
+enum class NesterovForm { usual, bias_corrected, ema };
+
+// The momentum of a step. In the first `warmup` updates it rises linearly from `start` to mu.
+struct MomentumRule {
+    float mu = 0;
+    bool nesterov = false;
+    NesterovForm form = NesterovForm::usual;
+    float start = 0;
+    int warmup = 0;
+};
+
+// With the rule's factors of this update, M = keep M + add scale grad, where scale = control->scale; M is unchanged if
+// grad is nullptr. add is 1; while the momentum rises it is (1 - keep) / (1 - mu), which keeps M in proportion to the
+// average. partial (count, momentum_parts(s)) = partial sums of squares of the matrices to orthogonalize: M, or with
+// Nesterov scale grad + ahead M. partial is not written if control says skip.
 int momentum_parts(const SliceBatch& s);
 void momentum_update(float* momentum, float* partial, const float* grad, const StepControl* control,
-                     const SliceBatch& s, float mu, bool nesterov, const Stream& stream);
+                     const SliceBatch& s, const MomentumRule& rule, const Stream& stream);
 
 // scales (matrices, K) = the factors of slices with which each unfolding Z has ||Z||_F = 1 / margin:
 // 1 / (||Z||_F margin + 1e-7). If normalize_slices, each slice is first divided by its own norm + 1e-7. If the sum of
@@ -47,12 +63,12 @@ void momentum_update(float* momentum, float* partial, const float* grad, const S
 void slice_scales(float* scales, int* nonfinite, const float* partial, const StepControl* control, int parts,
                   int matrices, int K, float margin, bool normalize_slices, const Stream& stream);
 
-// Z = scales * momentum, or scales * (grad * scale + mu * momentum) if grad is not nullptr, rounded to T (float, bf16
-// or f16) and placed by `layout`. Elements between the columns and the row stride are not written. A scale of 0 gives 0
-// whatever the input; scales = nullptr means 1.
+// Z = scales * momentum, or scales * (grad * scale + ahead * momentum) if grad is not nullptr, rounded to T (float,
+// bf16 or f16) and placed by `layout`. Elements between the columns and the row stride are not written. A scale of 0
+// gives 0 whatever the input; scales = nullptr means 1.
 template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-            const SliceBatch& s, const SliceLayout& layout, float mu, const Stream& stream);
+            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream);
 
 // Computes the factors by which NorMuon multiplies the rows of each slice O of Z (Li et al., arXiv 2510.05491,
 // algorithm 1):

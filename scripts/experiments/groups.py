@@ -50,7 +50,7 @@ def text_of(value):
 
 
 RELEVANT = {"adamw": lambda flag: not flag.startswith(("teon-", "ns-", "ortho", "momentum", "nesterov", "lr-scale",
-                                                       "adamw-lr", "diagnose")),
+                                                       "adamw-lr", "diagnose", "update-", "decay-at")),
             "muon": lambda flag: not flag.startswith("teon-")}
 
 

@@ -6,6 +6,7 @@ kind is expressed by the library's own parts; a conversion that gives other toke
 
 import base64
 import json
+import re
 
 from .files import need
 from .sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Model
@@ -33,6 +34,11 @@ def tokenizer_json(path):
     result = {"version": "1.0", "added_tokens": special_tokens(model),
               "normalizer": {"type": "Sequence", "normalizers": normalizers(model)},
               "decoder": decoder(model), "model": convert(model, unknown)}
+    symbols = [text for text, _, kind in model.pieces if kind == USER_DEFINED]
+    if symbols and model.kind != "word":  # whose words hide them
+        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+        result["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "|".join(longest_first)},
+                                   "behavior": "Isolated", "invert": False}
     if model.kind == "word":
         result["normalizer"]["normalizers"].append(
             {"type": "Replace", "pattern": {"Regex": f"(?<=[\\s\\S])(?={BLANK}|\\z)"}, "content": END})
@@ -41,7 +47,11 @@ def tokenizer_json(path):
         converted = tokenizers.Tokenizer.from_str(json.dumps(result))
     except Exception:  # the library raises plain Exception
         return None
-    if any(library.encode(text) != converted.encode(text, add_special_tokens=False).ids for text in CHECKED):
+    checked = [*CHECKED, *(before + symbol + behind for symbol in symbols for before in ("", "x ", symbol)
+                           for behind in ("", " x", "s"))]
+    if symbols:  # a piece between two of them is a word, too
+        checked += [symbols[0] + text.replace(BLANK, " ") for text, _, kind in model.pieces if kind == NORMAL]
+    if any(library.encode(text) != converted.encode(text, add_special_tokens=False).ids for text in checked):
         return None
     return result
 
@@ -103,7 +113,8 @@ def word(model, unknown):
 
 
 def bpe(model, unknown):
-    """A merge for each division of a piece into two pieces, the best piece's first."""
+    """A merge for each division of a piece into two pieces, the best piece's first. User-defined symbols, which stand
+    apart, are words that need no merges (ignore_merges)."""
     ids = {text: i for i, (text, _, kind) in enumerate(model.pieces)}
     merges = []
     for text, score, kind in model.pieces:
@@ -113,4 +124,5 @@ def bpe(model, unknown):
             merges += [(-score, *pair) for pair in sorted(known)]
     merges.sort(key=lambda merge: merge[0])
     return {"type": "BPE", "dropout": None, "unk_token": model.pieces[unknown][0], "fuse_unk": True,
-            "byte_fallback": model.byte_fallback, "vocab": ids, "merges": [[a, b] for *_, a, b in merges]}
+            "byte_fallback": model.byte_fallback, "vocab": ids, "merges": [[a, b] for *_, a, b in merges],
+            "ignore_merges": any(kind == USER_DEFINED for *_, kind in model.pieces)}

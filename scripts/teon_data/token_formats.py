@@ -16,7 +16,7 @@ import struct
 
 import numpy as np
 
-from .compression import DAMAGES
+from .compression import DAMAGES, READ_BYTES
 from .files import Failure, UsageError, check_regular, first_line
 
 BLOCK = 1 << 21          # ids read at a time
@@ -43,7 +43,7 @@ def reading(path):
     """Opens a file. What the system or a decompressor says against it becomes one line."""
     try:
         check_regular(path)
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=READ_BYTES) as file:
             yield file
     except Failure as failure:
         raise UsageError(str(failure)) from failure

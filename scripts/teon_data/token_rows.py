@@ -14,6 +14,7 @@ from .tables_of_contents import read_table
 from .token_formats import BLOCK, LITDATA_TYPES, MDS_TYPES, column, flat, numbers, reading, refuse
 
 FIELDS = ("input_ids", "token_ids", "tokens", "ids")  # of ids, by the names that are usual
+JSON_BYTES = 1 << 18  # of lines read at a time, whose numbers stay in the second-level cache
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -99,25 +100,99 @@ def lists(path, rows):
 
 def jsonl(path, compression, field):
     """Reads lists of whole numbers from lines of JSON."""
-    def rows(stream):
-        name = field
-        for number, line in enumerate(stream, 1):
+    name, some, size = field, [], 0
+    with reading(path) as raw:
+        for number, line in enumerate(opened(raw, compression), 1):
             if line.isspace():
                 continue
-            try:
-                row = json.loads(line)
-                name = name or choose(path, None, [key for key in row if isinstance(row[key], list)])
-                ids = np.array(row[name])
-                if ids.ndim != 1 or ids.size and ids.dtype.kind not in "iu":
-                    raise TypeError
-                yield ids.astype(np.int64, copy=False)
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                keys = f"; it has {', '.join(row)}" if isinstance(error, KeyError) and isinstance(row, dict) else ""
-                refuse(path, f"line {number}: no list of whole numbers '{name or FIELDS[0]}'{keys}; name one with "
-                             "--field")
+            name = name or name_of_ids(path, number, line)
+            some.append((number, line))
+            size += len(line)
+            if size >= JSON_BYTES:
+                yield of_lines(path, name, some)
+                some, size = [], 0
+        if some:
+            yield of_lines(path, name, some)
 
-    with reading(path) as raw:
-        yield from blocks(path, rows(opened(raw, compression)))
+
+def name_of_ids(path, number, line):
+    """Returns the name of the column of ids in the first line."""
+    try:
+        row = json.loads(line)
+        return choose(path, None, [key for key in row if isinstance(row[key], list)])
+    except (ValueError, TypeError, RecursionError):
+        refuse(path, f"line {number}: not a JSON object")
+
+
+def of_lines(path, name, lines):
+    """Returns the block of some (number, line)."""
+    lists = [list_within(line, name) for _, line in lines]
+    if None not in lists:
+        between = b", " if any(b", " in text for text in lists) else b","
+        found = numbers_of(between.join(filter(None, lists)))
+        if found:
+            sizes = np.array([len(text) + len(between) if text else 0 for text in lists], np.int64)
+            return path, found[0], found[1].searchsorted(np.cumsum(sizes) - sizes, "right")
+    return joined(path, [json_row(path, number, line, name) for number, line in lines])  # json decides, and names it
+
+
+def list_within(line, name):
+    """Returns the text in the brackets behind a key of a JSON object, or None unless it is plain what this line has."""
+    key = json.dumps(name, ensure_ascii=False).encode() + b":"
+    at = line.find(key)
+    begin, end = line.find(b"[", at) + 1, line.find(b"]", at)
+    rest = line[:begin] + line[end:]
+    if at < 0 or not 0 < begin <= end or b"\\" in rest or rest.count(key) > 1:
+        return None
+    try:
+        row = json.loads(rest)
+    except (ValueError, RecursionError):
+        return None
+    return line[begin:end] if isinstance(row, dict) and row.get(name) == [] else None
+
+
+def numbers_of(text):
+    """Returns the numbers in "12, 7, 905" or "12,7,905" and their ends; None for any other text, and for numbers of
+    more than 8 digits.
+
+    The 8 bytes up to a number's end are one integer, in which the bytes before the number are cleared, and whose digits
+    are then added in pairs, fours and eights.
+    """
+    if not text:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    text = b" " * 7 + b"," + text + b","
+    codes = np.frombuffer(text, np.uint8)
+    commas = np.flatnonzero(codes == ord(","))
+    gap = 1 + (commas.size > 2 and codes[commas[1] + 1] == ord(" "))
+    begins, ends = commas[:-1] + gap, commas[1:]
+    begins[0] = commas[0] + 1
+    sizes = ends - begins
+    if (sizes.min() < 1 or sizes.max() > 8 or np.count_nonzero(codes - ord("0") < 10) != sizes.sum()
+            or gap == 2 and np.any(codes[begins[1:] - 1] != ord(" "))):
+        return None
+    found = np.ndarray(codes.size - 7, "<u8", text, strides=(1,))[ends - 8]
+    before = (64 - 8 * sizes).view(np.uint64)
+    found >>= before
+    found <<= before
+    found &= 0x0F0F0F0F0F0F0F0F
+    for factor, shift, mask in ((10, 8, 0x00FF00FF00FF00FF), (100, 16, 0x0000FFFF0000FFFF), (10000, 32, 0xFFFFFFFF)):
+        found *= factor * (1 << shift) + 1
+        found >>= shift
+        found &= mask
+    return found.view(np.int64), ends - 8
+
+
+def json_row(path, number, line, name):
+    """Returns the ids of a line."""
+    try:
+        row = json.loads(line)
+        ids = np.array(row[name])
+        if ids.ndim != 1 or ids.size and ids.dtype.kind not in "iu":
+            raise TypeError
+        return ids.astype(np.int64, copy=False)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        keys = f"; it has {', '.join(row)}" if isinstance(error, KeyError) and isinstance(row, dict) else ""
+        refuse(path, f"line {number}: no list of whole numbers '{name}'{keys}; name one with --field")
 
 
 # ---- mosaicml-streaming

@@ -7,14 +7,17 @@
 Needs only torch. docs/teon_torch.md explains it; the parts are
 
     groups             stacks_of(): which parameters of a model Teon updates, and in which stacks
-    optimizer          Teon: momentum, unfolding, update
+    optimizer          Teon: options, state, the order of a step
+    update             unfolding, sizes, NorMuon
+    elsewhere          other packages' Muons, for Teon.like()
     orthogonalization  Newton-Schulz, its Gram form, SVD
     distribution       FSDP2, DTensor and DDP: owners of stacks, and what is sent
     chained            ChainedOptimizer: Teon and AdamW as one, for trainers that take one optimizer
 """
 from teon_torch.chained import ChainedOptimizer
+from teon_torch.elsewhere import LIKE
 from teon_torch.groups import stacks_of
 from teon_torch.optimizer import Teon
 from teon_torch.orthogonalization import NEWTON_SCHULZ, orthogonalize
 
-__all__ = ["ChainedOptimizer", "NEWTON_SCHULZ", "Teon", "orthogonalize", "stacks_of"]
+__all__ = ["ChainedOptimizer", "LIKE", "NEWTON_SCHULZ", "Teon", "orthogonalize", "stacks_of"]

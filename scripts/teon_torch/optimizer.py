@@ -5,6 +5,8 @@
     O_k <- fold(Ortho(Z))
     W_k <- (1 - lr wd) W_k - lr sqrt(m / n) O_k
 
+Options give the rules of other Muons; elsewhere.py has theirs by name, for Teon.like().
+
 Tests compare it with the expected steps of the engine's tests, with a float64 reference and with torch.optim.Muon.
 """
 import collections
@@ -16,12 +18,9 @@ import torch
 from teon_torch import distribution
 from teon_torch.buckets import Plan, input_dim, momentum_type, rows_of_parts, stacked, store
 from teon_torch.distribution import Agreement, DTensor, as_local
-from teon_torch.orthogonalization import EPSILON, FORMS, NEWTON_SCHULZ, STEPS, orthogonalize
-
-NEURON_EPSILON = 1e-8    # the engine's
-
-# (stacks, K, parts, m, n) permuted for an unfolding: its rows, then the two dimensions that form its columns.
-UNFOLDED = {1: (0, 2, 3, 1, 4), 2: (0, 2, 4, 1, 3), 3: (0, 2, 1, 3, 4)}
+from teon_torch.elsewhere import LIKE
+from teon_torch.orthogonalization import FORMS, NEWTON_SCHULZ
+from teon_torch.update import NESTEROV_FORMS, SCALES, decay_factor, momentum_factors, update_of_stacks
 
 PLANNED = ("k", "experts", "transposed", "neuron_norm")         # options on which a step's plan depends
 NO_OPTIONS = ("params", "param_names", "lr", "initial_lr")       # of a group
@@ -33,12 +32,17 @@ COUNT = ("an integer, at least 1", lambda x: isinstance(x, int) and x >= 1)
 COUNT_OR_NONE = ("None or an integer, at least 1", lambda x: x is None or COUNT[1](x))
 PARTS = ("an integer, at least 1, or a tuple of them",
          lambda x: all(map(COUNT[1], x if isinstance(x, (tuple, list)) else [x])))
-LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": DECAY, "neuron_beta2": DECAY, "k": COUNT, "parts": PARTS,
+def one_of(names):
+    return ", ".join(names), lambda x: x in names
+
+
+LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": DECAY, "momentum_start": DECAY, "neuron_beta2": DECAY,
+         "k": COUNT, "parts": PARTS, "momentum_warmup": ("an integer, at least 0", lambda x: x == 0 or COUNT[1](x)),
          "ns_steps": COUNT_OR_NONE, "head_size": COUNT_OR_NONE, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
-         "ortho": (f"svd, {', '.join(NEWTON_SCHULZ)}", lambda x: x == "svd" or x in NEWTON_SCHULZ),
-         "ns_form": (", ".join(FORMS), lambda x: x in FORMS),
+         "ortho": one_of(["svd", *NEWTON_SCHULZ]), "ns_form": one_of(FORMS), "nesterov_form": one_of(NESTEROV_FORMS),
+         "update_scale": one_of([*SCALES, "rms"]), "decay_at": one_of(["base", "adjusted"]),
          "ns_dtype": ("None or a floating-point type", lambda x: x is None or getattr(x, "is_floating_point", False)),
-         "experts": ("each or stack", lambda x: x in ("each", "stack")),
+         "experts": one_of(["each", "stack"]),
          "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
 
 
@@ -55,12 +59,19 @@ class Teon(torch.optim.Optimizer):
     head_size: rows of an attention head; the rows of each head are orthogonalized separately (--ortho-per-head).
     rms_match: scale O_k so that the mean slice has the size of Muon's update (docs/optimizers.md).
     normalize_slices: divide each M_k by its norm before stacking.
-    update_rms: replaces sqrt(m / n) by update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982: 0.2).
+    update_scale: the factor of an update: "spectral", sqrt(m / n); "original", sqrt(max(1, m / n)), Keller Jordan's;
+    "rms", update_rms sqrt(max(m, n)) (Moonlight, arXiv 2502.16982); "none", 1. update_rms (with "rms" 0.2) alone is
+    "rms".
+    decay_at: weight decay at the "base" rate, or at the "adjusted" one, the rate times that factor.
+    nesterov: orthogonalize g + mu M. nesterov_form: "usual"; "bias-corrected", g + mu (1 - mu^t) / (1 - mu^(t+1)) M in
+    update t (optax); "ema", g + (1 - mu) M (heavyball).
+    momentum_warmup: updates in which the momentum rises linearly from momentum_start. M stays in proportion to the
+    average of gradients.
     neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2.
     cautious_weight_decay: decay only weights that the update does not move away from zero (arXiv 2510.12402).
     ortho, ns_steps (None: 5), ns_dtype, ns_form: as in orthogonalize().
     capturable: step() can be captured as a CUDA graph after one uncaptured step; lr is then a tensor on the GPU, or
-    fixed.
+    fixed. What counts updates (bias-corrected, momentum_warmup) cannot be captured.
 
     Several ranks: DTensors (FSDP2, HSDP, tensor parallelism) keep their momentum sharded as they are; an owner of each
     stack collects it and returns the update (distribution.py). process_group: tensors that are not DTensors are equal
@@ -75,19 +86,30 @@ class Teon(torch.optim.Optimizer):
                  ortho="polar-express", ns_steps=None, ns_dtype=None, ns_form="auto", rms_match=False,
                  normalize_slices=False, parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
                  neuron_norm=False, neuron_beta2=0.95, cautious_weight_decay=False, maximize=False, capturable=False,
-                 process_group=None, shard="none"):
+                 process_group=None, shard="none", update_scale="spectral", decay_at="base", nesterov_form="usual",
+                 momentum_start=0.85, momentum_warmup=0):
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
                         ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, ns_form=ns_form,
                         rms_match=rms_match, normalize_slices=normalize_slices, parts=parts, transposed=transposed,
                         experts=experts, head_size=head_size, update_rms=update_rms, neuron_norm=neuron_norm,
                         neuron_beta2=neuron_beta2, cautious_weight_decay=cautious_weight_decay, maximize=maximize,
-                        capturable=capturable)
+                        capturable=capturable, update_scale=update_scale, decay_at=decay_at,
+                        nesterov_form=nesterov_form, momentum_start=momentum_start, momentum_warmup=momentum_warmup,
+                        updates=0)
         self.process_group, self.shard = process_group, shard
         self._plan, self._agreements = None, {}
         self._check(defaults | {"params": []})
         if shard not in ("none", "optimizer") or (shard == "optimizer" and process_group is None):
             raise ValueError(f"shard is {shard!r}; expected none, or optimizer with a process_group")
         super().__init__(params, defaults)
+
+    @classmethod
+    def like(cls, name, params, **options):
+        """Returns a Teon that makes the steps of another package's Muon with its defaults; options win over these.
+        docs/optimizers.md says what each package does besides."""
+        if name not in LIKE:
+            raise ValueError(f"like is {name!r}; expected {', '.join(LIKE)}")
+        return cls(params, **LIKE[name].options | options)
 
     def add_param_group(self, param_group):
         super().add_param_group(param_group)
@@ -136,6 +158,11 @@ class Teon(torch.optim.Optimizer):
                 raise ValueError(f"{where}: {name} is {group[name]!r}; expected {legal}")
         if group["capturable"] and group["ortho"] == "svd":
             raise ValueError(f"{where}: svd waits for the GPU, so it cannot be captured; choose another ortho")
+        if group["capturable"] and (group["momentum_warmup"] or group["nesterov_form"] == "bias-corrected"):
+            raise ValueError(f"{where}: a captured step does not count updates, which momentum_warmup and "
+                             "bias-corrected need; leave capturable out")
+        if group["update_rms"] and group["update_scale"] not in ("spectral", "rms"):
+            raise ValueError(f"{where}: update_rms is of update_scale='rms'; it is {group['update_scale']!r}")
         sharded = [p for p in group["params"] if isinstance(p, DTensor)]
         if self.shard == "optimizer" and sharded:
             raise ValueError(f"{where}: shard='optimizer' divides the state of replicated matrices over a "
@@ -153,6 +180,9 @@ class Teon(torch.optim.Optimizer):
             blocks = rows_of_parts(outputs, group["parts"])
             if sum(blocks) != outputs:
                 raise ValueError(f"{where}: {outputs} outputs cannot be cut into {group['parts']} parts")
+            if group["decay_at"] == "adjusted" and len(set(blocks)) > 1:
+                raise ValueError(f"{where}: parts of {blocks} rows have different rates, and decay_at='adjusted' is of "
+                                 "matrices with one; give the parts parameters of their own")
             if group["head_size"] and any(rows % group["head_size"] for rows in blocks):
                 raise ValueError(f"{where}: {blocks} rows cannot be cut into heads of {group['head_size']}")
         kinds = {(tuple(p.shape), p.dtype, str(p.device)) for p in group["params"]}
@@ -182,6 +212,8 @@ class Teon(torch.optim.Optimizer):
             raise ValueError(plan.refusal)
         self._make_states(plan)
         overlap((self._update(bucket) for bucket in plan.buckets), plan.exchanges)
+        for group in self.param_groups:
+            group["updates"] += 1
         return loss
 
     def _current_plan(self):
@@ -260,7 +292,7 @@ class Teon(torch.optim.Optimizer):
         yield
         update = functools.reduce(torch.add, [update.wait() for update, _ in scattering])
         weights = stacked(bucket.params).to(update.dtype)
-        keep = 1 - lr * group["weight_decay"]
+        keep = 1 - lr * (group["weight_decay"] * decay_factor(group, bucket.params[0].shape))
         if group["cautious_weight_decay"]:
             keep = torch.where(update * weights < 0, torch.ones_like(update), keep)
         store(bucket.params, weights.mul_(keep).sub_(update).to(bucket.params[0].dtype))
@@ -278,10 +310,11 @@ class Teon(torch.optim.Optimizer):
         if grads[0].dtype != momenta[0].dtype:
             grads = torch.stack(grads).to(momenta[0].dtype).unbind()
         sign = -1 if group["maximize"] else 1
-        torch._foreach_mul_(momenta, group["momentum"])
-        torch._foreach_add_(momenta, grads, alpha=sign)
+        keep, add, ahead = momentum_factors(group)
+        torch._foreach_mul_(momenta, keep)
+        torch._foreach_add_(momenta, grads, alpha=sign * add)
         direction = stacked(momenta)
-        return direction.mul_(group["momentum"]).add_(stacked(grads), alpha=sign) if group["nesterov"] else direction
+        return direction.mul_(ahead).add_(stacked(grads), alpha=sign) if group["nesterov"] else direction
 
     def _neurons(self, bucket):
         """Returns NorMuon's second moments as slices, or None without neuron_norm."""
@@ -291,70 +324,6 @@ class Teon(torch.optim.Optimizer):
 
     def _states(self, bucket, name):
         return [self.state[p][name] for p in bucket.kept]
-
-
-def update_of_stacks(momenta, neurons, K, group, lr):
-    """Returns lr sqrt(m / n) O_k of M_k, and NorMuon's new second moments. momenta: (stacks * K, m, n) as they are
-    stored; neurons: (stacks * K, m, 1) likewise, or None."""
-    if not len(momenta):
-        return momenta, neurons
-    x, v = momenta, neurons
-    if group["transposed"]:
-        x, v = momenta.mT, None if neurons is None else neurons.mT
-    rows = rows_of_parts(x.shape[1], group["parts"])
-    # Equal parts are one batch.
-    blocks = [(rows[0], len(rows))] if len(set(rows)) == 1 else [(count, 1) for count in rows]
-    updates, moments, first = [], [], 0
-    for m, count in blocks:
-        end = first + m * count
-        part = x[:, first:end].unflatten(1, (count, m)).unflatten(0, (-1, K))
-        o, second = update_of_part(part, None if v is None else v[:, first:end], group, lr)
-        updates.append(o)
-        moments.append(second)
-        first = end
-    update = torch.cat(updates, 1) if len(updates) > 1 else updates[0]
-    second = None if v is None else torch.cat(moments, 1)
-    return (update.mT, second if second is None else second.mT) if group["transposed"] else (update, second)
-
-
-def update_of_part(x, v, group, lr):
-    """As update_of_stacks(), for x (stacks, K, parts, m, n) and v (stacks * K, parts * m, 1)."""
-    K, (m, n) = x.shape[1], x.shape[-2:]
-    heads = m // group["head_size"] if group["head_size"] else 1
-    x = x.unflatten(3, (heads, -1)).flatten(2, 3)  # the same head of K slices is a stack
-    if group["normalize_slices"]:
-        x = x / (x.norm(dim=(-2, -1), keepdim=True) + EPSILON)
-    # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine, so that in mode 3
-    # its update has the same size as those of the other stacks.
-    order = UNFOLDED[group["mode"] if group["k"] > 1 else 1]
-    x = x.permute(order)
-    z = x.flatten(-2)
-    o = orthogonalize(z, group["ortho"], group["ns_steps"] or STEPS, group["ns_dtype"], group["ns_form"])
-    o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
-    factor = group["update_rms"] * math.sqrt(max(m, n)) if group["update_rms"] else math.sqrt(m / n)
-    if v is not None:
-        o, v = normalize_neurons(o, v.view(*o.shape[:-1], 1), group)
-        v = v.flatten(2, 3).flatten(0, 1)
-        factor = group["update_rms"] or factor
-    if v is None or not group["update_rms"]:  # else the root mean square is given
-        # Slices of a semi-orthogonal unfolding have a mean square norm of its short side / K. The heads together get
-        # the size of the whole matrix's update or, with rms_match, of Muon's.
-        rows, columns = z.shape[-2:]
-        whole = min(rows * heads, columns) if order == UNFOLDED[1] else min(rows, columns * heads)
-        wanted = min(m, n) if group["rms_match"] else whole / K
-        factor *= math.sqrt(wanted / (heads * min(rows, columns) / K))
-    return o.mul_(lr * factor).flatten(2, 3).flatten(0, 1), v
-
-
-def normalize_neurons(o, v, group):
-    """NorMuon: divides each row by the root of the running mean v of its mean square, and restores the Frobenius norm
-    of the slice; with update_rms, its root mean square becomes 1. o: (..., m, n), v: (..., m, 1)."""
-    squares = o.square().sum(-1, keepdim=True)
-    v = v * group["neuron_beta2"] + (1 - group["neuron_beta2"]) * (squares / o.shape[-1])
-    scale = 1 / (v.sqrt() + NEURON_EPSILON)
-    norm = o.shape[-2] * o.shape[-1] if group["update_rms"] else squares.sum(-2, keepdim=True)
-    after = (squares * scale.square()).sum(-2, keepdim=True)
-    return o * scale * torch.where(after > 0, (norm / after).sqrt(), torch.zeros_like(after)), v
 
 
 def overlap(updates, sends):

@@ -74,6 +74,8 @@ class FirstHour(Case):
         limits = report.limits_of(DEVICE, [])
         self.assertIn("| 42 | 100 | 42% | 100.0% | 50 |",
                       report.kernel_table([kernel], [{"name": "norm forward", "ms": 0.05}], limits))
+        update = kernel | {"name": "AdamW", "count": 1, "ms": 0.8}  # once for eight micro-batches
+        self.assertRegex(report.kernel_table([kernel, update], [], limits), r"(?s)\| 96\.2% \|.*\| 3\.8% \|")
 
     def test_counters_are_read_from_the_csv_that_ncu_prints(self):
         # The format of ncu --csv --print-units base in outputs that others have published; not yet from a run of ours.

@@ -55,10 +55,10 @@ struct StackRun {
         Guarded<T> Z(matrices.size(), stream);
         const int64_t bytes = ortho_scratch_bytes(method, matrices);
         Guarded<std::byte> scratch(bytes, stream);
-        momentum_update(slices.data(), partial.data(), nullptr, nullptr, s, 0, false, stream);
+        momentum_update(slices.data(), partial.data(), nullptr, nullptr, s, {}, stream);
         slice_scales(scales.data(), nonfinite.data(), partial.data(), nullptr, momentum_parts(s), count, u.K,
                      static_cast<float>(method.margin()), normalize_slices, stream);
-        unfold(Z.data(), slices.data(), nullptr, scaled ? scales.data() : nullptr, nullptr, s, u.layout(), 0, stream);
+        unfold(Z.data(), slices.data(), nullptr, scaled ? scales.data() : nullptr, nullptr, s, u.layout(), {}, stream);
         const T* O = Z.data();
         if (orthogonalized)
             O = static_cast<const T*>(orthogonalize(Z.data(), scratch.data(), matrices, method, context));

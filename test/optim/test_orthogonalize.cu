@@ -58,7 +58,14 @@ TEST_CASE("optim/ns_coefficients: the extremes of the scalar maps match the publ
     const struct {
         Ortho ortho;
         double sup, inf;
-    } expected[] = {{Ortho::jordan, 1.2024, .6818}, {Ortho::you, 1.1450, .8525}, {Ortho::polar_express, 1.1236, .8703}};
+    } expected[] = {{Ortho::jordan, 1.2024, .6818},
+                    {Ortho::you, 1.1450, .8525},
+                    {Ortho::polar_express, 1.1236, .8703},
+                    {Ortho::polar_express_dion, 1.1411, .8589},
+                    {Ortho::polar_express_nanochat, 1.1411, .8589},
+                    {Ortho::polar_express_dao, 1.1236, .8461},
+                    {Ortho::polar_express_timm, 1.1309, .8689}};
+    REQUIRE(std::size(expected) == std::size(kNsSets));
     for (auto e : expected) {
         double sup = 0;
         double inf = 10;
@@ -84,6 +91,7 @@ TEST_CASE("optim/ns_coefficients: beyond its end, a set repeats its last triple,
     REQUIRE(ns_set(Ortho::polar_express).at(6).b == -1.2500016453999487 / (1.01 * 1.01 * 1.01));
     REQUIRE(ns_set(Ortho::polar_express).at(7).a == 1.875);
     REQUIRE(ns_set(Ortho::polar_express).at(11).c == 0.375);
+    REQUIRE(ns_set(Ortho::polar_express_timm).at(9).b == -1.2499988017229169);
     // Near 1, a step of (1.875, -1.25, 0.375) cubes the distance to 1.
     for (double sigma : {0.01, 0.1, 1.0})
         REQUIRE(std::abs(ns_value(ns_set(Ortho::polar_express), 11, sigma) - 1) <= 1e-12);
@@ -91,8 +99,23 @@ TEST_CASE("optim/ns_coefficients: beyond its end, a set repeats its last triple,
 
 TEST_CASE("optim/ns_coefficients: the distances to the polar factor on a 1/i spectrum match a table") {
     const std::vector<double> sigma = singular_values(Spectrum::harmonic, 768);
-    const double expected[] = {.2895, .2723, .0864};
-    for (int i = 0; i < 3; ++i) REQUIRE(std::abs(remaining_distance(kSets[i], sigma) - expected[i]) <= 6e-5);
+    const double expected[] = {.2895, .2723, .0864, .0952, .0947, .1180, .0875};
+    REQUIRE(std::size(expected) == std::size(kNsSets));
+    for (size_t i = 0; i < std::size(expected); ++i)
+        REQUIRE(std::abs(remaining_distance(kNsSets[i].ortho, sigma) - expected[i]) <= 6e-5);
+}
+
+TEST_CASE("optim/orthogonalize: every set, in every type and form, is as near to float64 as its roundings permit") {
+    Context context;
+    for (const NsSet& set : kNsSets)
+        for (Spectrum spectrum : {Spectrum::harmonic, Spectrum::log3})
+            for (auto [rows, cols] : {std::pair(24, 40), std::pair(90, 30)}) {
+                const Matrix x = input(spectrum, rows, cols, 11);
+                const Matrix expected = newton_schulz(x, set, 5);
+                for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+                    for (NsForm form : {NsForm::standard, NsForm::gram})
+                        check_method(context, x, expected, {set.ortho, 5, form, dtype});
+            }
 }
 
 TEST_CASE("optim/orthogonalize: in float64, both forms give U f(Sigma) V^T") {

@@ -26,10 +26,22 @@ Matrix logical_part(const std::vector<float>& values, const ParamRow& row) {
 }
 Matrix weights_of(Run& run, int row) { return logical_part(run.weights(row), run.table()[row]); }
 
-// The optimizer's update in float64, stack by stack, by the paper's matricization, without padding.
+// The factor of a whole matrix's rate.
+double expected_rate(const ParamRow& row, const OptimizerOptions& o) {
+    const double m = row.logical_rows;
+    const double n = row.logical_cols;
+    const double of_role = o.lr_scale.contains(row.role) ? o.lr_scale.at(row.role) : 1;
+    if (o.update_rms > 0) return of_role * o.update_rms * std::sqrt(std::max(m, n));
+    if (o.update_scale == UpdateScale::none) return of_role;
+    return of_role * std::sqrt(o.update_scale == UpdateScale::original ? std::max(1.0, m / n) : m / n);
+}
+
+// The optimizer's update in float64, stack by stack, by the paper's matricization, without padding. The momentum is an
+// average, as most packages write it, where the optimizer has a sum.
 struct Reference {
     const ParamTable& table;
     OptimizerOptions o;
+    int updates = 0;
     std::vector<Matrix> weights, momenta;
     std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows
 
@@ -42,8 +54,21 @@ struct Reference {
     }
     // lr_factor: the schedule's.
     void step(Run& run, const OptimizerPlan& plan, double scale, double lr_factor) {
+        ++updates;
         for (const Stack& stack : plan.stacks)
             for (int head = 0; head < stack.heads; ++head) step(run, stack, head, scale, lr_factor);
+    }
+    double momentum() const {
+        const double rises = o.momentum_warmup > 0 ? std::min(1.0, (updates - 1.0) / o.momentum_warmup) : 1;
+        return o.momentum_start + rises * (double{o.momentum} - o.momentum_start);
+    }
+    // What is orthogonalized, from the gradient and the new average.
+    Matrix direction(const Matrix& average, const Matrix& g) const {
+        const double mu = momentum();
+        if (!o.nesterov) return average;
+        if (o.nesterov_form == NesterovForm::ema) return combination(1, average, 1, g);
+        if (o.nesterov_form == NesterovForm::usual) return combination(mu, average, 1 - mu, g);
+        return combination(mu / (1 - std::pow(mu, updates + 1)), average, (1 - mu) / (1 - std::pow(mu, updates)), g);
     }
     // Algorithm 1 of NorMuon from line 6 on, for rows [first, first + x.rows) of a parameter.
     Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
@@ -69,12 +94,13 @@ struct Reference {
         std::vector<Matrix> directions;
         for (int row : stack.params) {
             Matrix g(m, n);
-            Matrix momentum(m, n);
+            Matrix average(m, n);
             copy_rows(g, 0, logical_part(run.grads(row), table[row]), first, m);
-            copy_rows(momentum, 0, momenta[row], first, m);
-            momentum = combination(double{o.momentum}, momentum, scale, g);
-            copy_rows(momenta[row], first, momentum, 0, m);
-            Matrix d = o.nesterov ? combination(double{o.momentum}, momentum, scale, g) : momentum;
+            copy_rows(average, 0, momenta[row], first, m);
+            g = combination(scale, g, 0, g);
+            average = combination(momentum(), average, 1 - momentum(), g);
+            copy_rows(momenta[row], first, average, 0, m);
+            Matrix d = direction(average, g);
             if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
             directions.push_back(d);
         }
@@ -87,8 +113,9 @@ struct Reference {
             Matrix w(m, n);
             copy_rows(w, 0, weights[row], first, m);
             const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
-            const OracleRate rate{o.lr, factor, table[row].decay ? double{o.weight_decay} : 0, o.cautious_weight_decay,
-                                  lr_factor};
+            const double decay_factor = o.decay_at == DecayAt::adjusted ? expected_rate(table[row], o) : 1;
+            const OracleRate rate{o.lr, factor, table[row].decay ? o.weight_decay * decay_factor : 0,
+                                  o.cautious_weight_decay, lr_factor};
             for (size_t i = 0; i < w.a.size(); ++i) w.a[i] = updated(w.a[i], u.a[i], rate);
             copy_rows(weights[row], first, w, 0, m);
         }
@@ -162,6 +189,16 @@ const StepCase kStepCases[] = {
       .neuron_norm = true,
       .ortho_per_head = true}},
     {"lr scale", {.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}}},
+    {"scale original", {.update_scale = UpdateScale::original}},
+    {"decay at the adjusted rate",
+     {.weight_decay = 0.5f, .decay_at = DecayAt::adjusted, .lr_scale = {{Role::q, 0.5f}, {Role::mlp_up, 2.0f}}}},
+    {"decay at the adjusted rate, original",
+     {.weight_decay = 0.5f, .decay_at = DecayAt::adjusted, .update_scale = UpdateScale::original}},
+    {"nesterov, bias-corrected", {.nesterov = true, .nesterov_form = NesterovForm::bias_corrected}},
+    {"nesterov, ema", {.momentum = 0.9f, .nesterov = true, .nesterov_form = NesterovForm::ema}},
+    {"nesterov form without nesterov", {.nesterov_form = NesterovForm::ema}},
+    {"rising momentum", {.momentum_warmup = 3}},
+    {"rising momentum, nesterov", {.momentum = 0.97f, .momentum_start = 0.5f, .momentum_warmup = 2, .nesterov = true}},
 };
 
 }  // namespace
@@ -228,8 +265,7 @@ double expected_size(const ParamRow& row, const OptimizerOptions& o) {
     const bool stacked = o.method == Method::teon && o.teon_roles.contains(row.role);
     const double sides[] = {std::min(m, K * n) / K, std::min(n, K * m) / K, 1};
     const double square = stacked && !o.teon_rms_match ? sides[o.teon_mode - 1] : std::min(m, n);
-    const double scale = o.update_rms > 0 ? o.update_rms * std::sqrt(std::max(m, n)) : std::sqrt(m / n);
-    return scale * std::sqrt(square / (m * n));
+    return expected_rate(row, o) * std::sqrt(square / (m * n));
 }
 
 }  // namespace
@@ -265,10 +301,12 @@ TEST_CASE(
         }
     for (const TableShape& shape : shapes)
         for (const OptimizerOptions& method : methods)
-            for (const float rms : {0.0f, 0.2f})
+            for (const UpdateScale scale :
+                 {UpdateScale::spectral, UpdateScale::original, UpdateScale::rms, UpdateScale::none})
                 for (const bool per_head : {false, true}) {
                     OptimizerOptions o = method;
-                    o.update_rms = rms;
+                    o.update_scale = scale;
+                    o.update_rms = scale == UpdateScale::rms ? 0.2f : 0.0f;
                     o.ortho_per_head = per_head;
                     const ParamTable table = make_table(shape);
                     const std::map<Role, double> sizes = update_sizes(table, o);
@@ -277,8 +315,8 @@ TEST_CASE(
                         const double expected = expected_size(row, o);
                         INFO(row.name << " " << row.logical_rows << " x " << row.logical_cols << ", "
                                       << name_of(o.method) << ", mode " << o.teon_mode << ", rms match "
-                                      << o.teon_rms_match << ", update rms " << rms << ", per head " << per_head << ": "
-                                      << sizes.at(row.role) << ", expected " << expected);
+                                      << o.teon_rms_match << ", scale " << name_of(scale) << ", per head " << per_head
+                                      << ": " << sizes.at(row.role) << ", expected " << expected);
                         // float's rounding of weights of 0.2 that move by 0.05 x 0.02 or more
                         REQUIRE(std::abs(sizes.at(row.role) / expected - 1) <= 1e-4);
                     }

@@ -171,8 +171,8 @@ TEST_CASE("kernels/optimizers/teon: momentum, Nesterov's direction and its squar
                 const int parts = momentum_parts(batch);
                 Guarded<float> partial(2 * parts, stream);
                 Guarded<StepControl> control(std::vector<StepControl>{control_of(0.25f, 0)}, stream);
-                momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, 0.95f, nesterov,
-                                stream);
+                momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch,
+                                {.mu = 0.95f, .nesterov = nesterov}, stream);
                 std::vector<Tracked> expected = widen<Tracked>(m0);
                 const auto partials = partial.get();
                 for (int slice : {0, 1}) {
@@ -267,10 +267,11 @@ TEST_CASE("kernels/optimizers/teon: a skipped step does not change momentum, wei
     Guarded<StepControl> control(std::vector<StepControl>{control_of(1, 1)}, stream);
     const SliceBatch batch{infos.data(), 2, s.m, s.n, true};
     Guarded<float> partial(2 * momentum_parts(batch), stream);
-    momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, 0.9f, true, stream);
+    const MomentumRule rule{.mu = 0.9f, .nesterov = true};
+    momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, rule, stream);
     slice_scales(scales.data(), nonfinite.data(), partial.data(), control.data(), momentum_parts(batch), 1, 2, 1, false,
                  stream);
-    unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, u.layout(), 0.9f, stream);
+    unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, u.layout(), rule, stream);
     fold_update<float, float>(master.data(), nullptr, Z.data(), control.data(), batch, u.layout(), stream);
     REQUIRE(same_bits(momentum.get(), m));
     REQUIRE(same_bits(master.get(), w));

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "optim/methods.h"
+#include "optim/stacks.h"
 #include "options/option_table.h"
 #include "test/support/catch.h"
 #include "test/support/json.h"
@@ -110,6 +111,12 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--lr-scale", "head=2", "--optimizer", "muon"}, {"--lr-scale", "no head", "token embedding"}},
     {{"--lr-scale", "q=0", "--optimizer", "muon"}, {"--lr-scale q=0", "above 0"}},
     {{"--update-rms", "0.2"}, {"--update-rms", "--optimizer muon, normuon or teon"}},
+    {words("--optimizer muon --update-scale original --update-rms 0.2"),
+     {"--update-scale original", "--update-rms 0.2"}},
+    {words("--optimizer muon --update-rms 0.2 --update-scale spectral"), {"--update-scale spectral", "leave out one"}},
+    {words("--optimizer muon --update-scale rms --update-rms 0"), {"--update-scale rms", "--update-rms 0.2"}},
+    {words("--optimizer muon --nesterov-form ema"), {"--nesterov-form has no meaning without --nesterov"}},
+    {words("--optimizer muon --momentum-start 0.5"), {"has no meaning without --momentum-warmup N"}},
     {{"--adamw-weight-decay", "0.2"}, {"--adamw-weight-decay", "--optimizer muon, normuon or teon"}},
 };
 
@@ -186,6 +193,27 @@ TEST_CASE("options/options: quantities, lists and switches are read as people wr
     REQUIRE(words.data == "a,b");
     REQUIRE(words.out == "c");
     REQUIRE(words.optimizer.teon_roles == std::set<Role>{Role::q, Role::k, Role::v});
+}
+
+TEST_CASE("options/options: --update-rms alone is --update-scale rms, whose size is 0.2 unless given") {
+    const auto scale = [](const std::string& flags) {
+        const Json j = options_json(kGpt2, *parse(words("--plan-only --optimizer muon " + flags)));
+        return fmt::format("{} {}", j["update-scale"].get<std::string>(), j["update-rms"].number());
+    };
+    REQUIRE(scale("") == "spectral 0");
+    REQUIRE(scale("--update-rms 0.3") == "rms 0.3");
+    REQUIRE(scale("--update-rms 0") == "spectral 0");
+    REQUIRE(scale("--update-scale rms") == "rms 0.2");
+    REQUIRE(scale("--update-scale rms --update-rms 0.3") == "rms 0.3");
+    REQUIRE(scale("--update-scale original") == "original 0");
+    // A run of a version without --update-scale continues.
+    TempDir folder;
+    Json old = options_json(kGpt2, *parse(words("--data x --optimizer muon --update-rms 0.3")));
+    old.erase("update-scale");
+    std::ofstream(folder / "config.json") << json_text({{"program", "train_gpt2"}, {"options", old}});
+    const Options o = *parse({"--resume", folder.path()});
+    REQUIRE(scale_of(o.optimizer) == UpdateScale::rms);
+    REQUIRE(o.optimizer.update_rms == 0.3f);
 }
 
 TEST_CASE("options/options: names and switches are read in upper and lower case") {
@@ -561,6 +589,7 @@ TEST_CASE("options/options: a run that resumes may change what does not change i
     for (const std::string& flag : commands(
              "--model tiny;--layers 3;--seq-len 512;--dtype bf16;--shuffle off;--batch-tokens 1024;"
              "--lr 1;--adamw-lr 1;--weight-decay 1;--grad-clip 2;--beta1 0.5;--momentum 0.5;--nesterov on;"
+             "--momentum-warmup 5;--decay-at adjusted;--update-scale original;"
              "--lr-scale q=2;--ortho you;--ns-steps 3;--teon-k 3;--teon-roles q;--schedule linear;--warmup-ratio 0.5;"
              "--min-lr-ratio 0.5;--seed 1;--skip-spikes 8;--grad-comm-dtype bf16;--matmul-dtype "
              "fp8")) {

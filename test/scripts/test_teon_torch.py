@@ -75,6 +75,66 @@ class TeonTorchTest(unittest.TestCase):
                 found = train(self.golden, role, ortho="jordan", nesterov=nesterov, ns_dtype=torch.bfloat16)
                 self.assert_weights(found, name, role, .03)
 
+    def test_forms_of_the_momentum(self):
+        # The formulas of the pages' tables, written with averages, in float64; exact polar factors show directions.
+        warm, start, mu = 3, .5, .9
+        grads = [torch.randn(8, 6, dtype=torch.double, generator=torch.Generator().manual_seed(i)) for i in range(5)]
+        rules = {"usual": lambda m, g, b, t: (1 - b) * g + b * m, "ema": lambda m, g, b, t: g + m,
+                 "bias-corrected": lambda m, g, b, t: b * m / (1 - b**(t + 1)) + (1 - b) * g / (1 - b**t),
+                 None: lambda m, g, b, t: m}
+        for form, rule in rules.items():
+            for warmup in (0, warm) if form != "bias-corrected" else (0,):
+                p = torch.nn.Parameter(torch.zeros(8, 6, dtype=torch.double))
+                optimizer = teon_torch.Teon([p], lr=1, weight_decay=0, momentum=mu, ortho="svd", nesterov=bool(form),
+                                            nesterov_form=form or "usual", momentum_warmup=warmup,
+                                            momentum_start=start, update_scale="none")
+                m, wanted = 0, torch.zeros_like(p)
+                for t, g in enumerate(grads, 1):
+                    b = start + (mu - start) * (t - 1) / warm if t <= warmup else mu
+                    m = b * m + (1 - b) * g
+                    u, _, v = torch.linalg.svd(rule(m, g, b, t), full_matrices=False)
+                    wanted -= u @ v
+                    p.grad = g.clone()
+                    optimizer.step()
+                with self.subTest(form=form, warmup=warmup):
+                    torch.testing.assert_close(p.detach(), wanted, atol=1e-12, rtol=0)
+
+    def test_scales_and_decay(self):
+        # A zero gradient leaves the decay alone.
+        factors = {"spectral": lambda m, n: (m / n)**.5, "original": lambda m, n: max(1, m / n)**.5,
+                   "rms": lambda m, n: .2 * max(m, n)**.5, "none": lambda m, n: 1}
+        for scale, factor in factors.items():
+            for m, n in ((6, 6), (8, 6), (6, 8)):
+                for transposed in (False, True):
+                    shape = (n, m) if transposed else (m, n)
+                    p = torch.nn.Parameter(torch.ones(shape))
+                    p.grad = torch.zeros(shape)
+                    options = {"transposed": transposed, "update_scale": scale}
+                    teon_torch.Teon([p], lr=.1, weight_decay=.5, decay_at="adjusted", **options).step()
+                    self.assertAlmostEqual(p.mean().item(), 1 - .05 * factor(m, n), places=6)
+                    p.grad = matrix(*shape).grad
+                    before = p.detach().clone()
+                    teon_torch.Teon([p], lr=1, weight_decay=0, ortho="svd", **options).step()
+                    self.assertAlmostEqual((p - before).norm().item(), min(m, n)**.5 * factor(m, n), places=5)
+
+    def test_like(self):
+        for name, (_, options) in teon_torch.LIKE.items():
+            group, = teon_torch.Teon.like(name, [matrix()], weight_decay=.125).param_groups
+            self.assertEqual({key: group[key] for key in options}, options | {"weight_decay": .125})
+        with self.assertRaisesRegex(ValueError, "^like is 'kellar'; expected torch, torch-rms, keller, "):
+            teon_torch.Teon.like("kellar", [matrix()])
+
+    def test_options_that_exclude_one_another(self):
+        for options, message in (
+                ({"update_rms": .2, "update_scale": "original"}, "update_rms is of update_scale='rms'"),
+                ({"capturable": True, "momentum_warmup": 3}, "a captured step does not count updates"),
+                ({"capturable": True, "nesterov_form": "bias-corrected"}, "a captured step does not count updates"),
+                ({"decay_at": "adjusted", "parts": (4, 2)}, "parts of .4, 2. rows have different rates"),
+                ({"nesterov_form": "other"}, "expected usual, bias-corrected, ema"),
+                ({"momentum_warmup": -1}, "expected an integer, at least 0")):
+            with self.assertRaisesRegex(ValueError, message):
+                teon_torch.Teon([matrix()], **options)
+
     def test_a_last_stack_of_one_keeps_its_size(self):
         # In mode 3 with one slice, Ortho of a row has norm 1; Muon's update has norm sqrt(min(m, n)). k = 1 is Muon.
         m, n = self.golden["up.0"].shape

@@ -223,6 +223,20 @@ class TestRefused(TokensCase):
         self.path("a.bin").write_bytes(b"")
         self.assertIn("has no tokens", self.refused_tokens(self.path("a.bin"), "--raw", "uint16"))
 
+    def test_lines_of_json_are_read_as_json_reads_them(self):
+        draw = random.Random(2)
+        others = [{}, {"text": "x[1, 2]"}, {"text": 'q"ids": [3]'}, {"meta": {"ids": [4]}}, {"b": [5]}, {"é": {"a": 1}}]
+        for separators in ((",", ":"), (", ", ": "), (" ,  ", " : ")):
+            rows = [[draw.randrange(10 ** draw.randrange(1, 9)) for _ in range(draw.choice((0, 1, 2, 9)))]
+                    for _ in range(200)]
+            lines = [json.dumps({**draw.choice(others), "ids": row}, separators=separators).encode() for row in rows]
+            for few in (1, 60, 1 << 20):  # bytes at a time
+                with mock.patch.object(token_rows, "JSON_BYTES", few):
+                    self.path("a.jsonl").write_bytes(b"\n".join(lines))
+                    blocks = list(token_rows.jsonl(str(self.path("a.jsonl")), "", "ids"))
+                found = [part.tolist() for _, ids, begins in blocks for part in np.split(ids, begins)[1:]]
+                self.assertEqual(found, rows)
+
     def test_rows_that_are_no_ids(self):
         table = self.path("a.parquet")
         for rows, kind, said in (([[1], None], pa.list_(pa.int32()), "null"),

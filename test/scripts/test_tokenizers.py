@@ -16,9 +16,9 @@ from unittest import mock
 import numpy as np
 import testing
 from preparing import PrepareCase, read_shard, run, stream, write_lines
-from teon_data import source_bytes
+from teon_data import huggingface_export, source_bytes, tokenizer
 from testing import BPE, BUILD, SCRIPTS, needs, read_json
-from tokenizer_kinds import TEXTS, WORDS, byte_level, hard_texts, kinds, save, unigram
+from tokenizer_kinds import TEXTS, WORDS, byte_level, hard_texts, kinds, save, sentencepiece_model, unigram
 
 
 def split_documents(tokens, delimiter):
@@ -159,6 +159,34 @@ class TestBadTexts(PrepareCase):
     def rows(self, *texts):
         write_lines(self.path("a.jsonl"), [json.dumps({"text": text}).encode() for text in texts])
         return self.path("a.jsonl")
+
+    @needs("tokenizers", "sentencepiece")
+    def test_user_defined_symbols_are_tokens_of_the_exported_tokenizer(self):
+        import sentencepiece
+        import tokenizers
+        plain = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+        texts = hard_texts(words=["the", "cat", "<sep>", "<s", "é", "x<", "<sep", "<mask>", " ", "\n", "then", "sat"])
+        symbols = ["<sep>", "<mask>", "<s", "the"]
+        for kind in ("bpe", "unigram"):
+            for how in ({}, plain, plain | {"add_dummy_prefix": False}):
+                path = self.path("m.model")
+                path.write_bytes(sentencepiece_model(kind, user_defined_symbols=symbols, **how))
+                library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+                ours = tokenizers.Tokenizer.from_str(json.dumps(huggingface_export.tokenizer_json(path)))
+                for text in texts:
+                    self.assertEqual(ours.encode(text, add_special_tokens=False).ids, library.encode(text), text)
+                self.assertEqual(ours.token_to_id("<sep>"), library.piece_to_id("<sep>"))
+
+    @needs("tiktoken", data=[BPE])
+    def test_gpt2_has_the_librarys_tokens_whatever_blanks_and_marks_a_text_has(self):
+        ours, draw = tokenizer.Gpt2(BPE, {}), random.Random(1)
+        marks = [tokenizer.MARK, tokenizer.CUT, tokenizer.END, tokenizer.GPT2_DELIMITER]
+        parts = [*" \n\t\r'.,é1aZ", " word", "'ll", *map(chr, tokenizer.BLANKS), "\0", "\x1c", "\u180e", "\u200b", "数"]
+        for some in (parts, parts + marks):
+            for _ in range(400):
+                texts = ["".join(draw.choices(some, k=draw.randrange(30))) for _ in range(draw.randrange(1, 5))]
+                expected = [ours.plain.encode_ordinary(text) for text in texts]
+                self.assertEqual([ids.tolist() for ids in ours.encode(texts)], expected)
 
     @needs("tiktoken", data=[BPE])
     def test_a_text_on_which_the_library_fails_is_cut_between_lines_or_left_out_by_name(self):

@@ -5,6 +5,7 @@ does, one per GPU; tests that need more ranks than there are GPUs are skipped.
 import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +18,13 @@ PROGRAM = BUILD / "train_gpt2"
 # The relative change of a loss that another order of sums may cause. A GPU's Newton-Schulz rounds to f16.
 FLOAT = 1e-4 if BUILD.name.startswith("cuda") else 1e-6
 MPIRUN = os.environ.get("MPIRUN", "mpirun")
-# How `mpirun --version` begins: flags for more ranks than processors, started by root, and the variable of the rank.
+OPEN_MPI = ["--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
+# What `mpirun --version` (mpirun.openmpi says OpenRTE) matches: flags for more ranks than processors, started by root,
+# and the variable of the rank.
 MPIS = {
-    "mpirun (Open MPI) 4": (["--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"],
-                            "OMPI_COMM_WORLD_RANK"),
-    "mpirun (Open MPI)": (["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--allow-run-as-root",
-                           "--mca", "mpi_yield_when_idle", "1"], "OMPI_COMM_WORLD_RANK"),
+    r"mpirun\S* \((Open MPI|OpenRTE)\) 4": (["--oversubscribe", *OPEN_MPI], "OMPI_COMM_WORLD_RANK"),
+    r"mpirun\S* \((Open MPI|OpenRTE)\)": (["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", *OPEN_MPI],
+                                          "OMPI_COMM_WORLD_RANK"),
     "": ([], "PMI_RANK"),  # MPICH, Intel MPI
 }
 
@@ -35,7 +37,7 @@ def launcher():
         version = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout
     except OSError:
         version = ""  # the tests of ranks are skipped
-    flags, rank = next(how for begin, how in MPIS.items() if version.startswith(begin))
+    flags, rank = next(how for pattern, how in MPIS.items() if re.match(pattern, version))
     return [MPIRUN, *flags], rank
 
 

@@ -141,8 +141,9 @@ TEST_CASE("kernels/optimizers/alignment: momentum, unfolding and update have the
         const SliceBatch batch{slices.data(), 1, m, n, shift % kVecWidth<float> == 0};
         Guarded<float> partial(momentum_parts(batch), stream);
         const SliceLayout layout{1, n, 0, size};
-        momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, 0.95f, true, stream);
-        unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, layout, 0.95f, stream);
+        const MomentumRule rule{.mu = 0.95f, .nesterov = true};
+        momentum_update(momentum.data(), partial.data(), grad.data(), control.data(), batch, rule, stream);
+        unfold(Z.data(), momentum.data(), grad.data(), scales.data(), control.data(), batch, layout, rule, stream);
         fold_update(master.data(), static_cast<bf16*>(nullptr), Z.data(), control.data(), batch, layout, stream);
         return momentum.bytes() + Z.bytes() + master.bytes();
     });
