@@ -153,7 +153,8 @@ class GenerateTest(Case):
         (best / "model.safetensors").unlink()
         self.assertIn(f"{best}", self.error_of(BUILD / "generate", "--checkpoint", run, *flags).splitlines()[-1])
         # Programs that continue a run's model take the newest checkpoint, and name the best.
-        note = self.run_program("--init-from", run, "--data", self.folder, "--steps", 1, "--out", self.folder / "on")
+        note = self.run_program("--init-from", run, "--data", self.run_folder.parent / "data", "--steps", 1, "--out",
+                                self.folder / "on")
         self.assertIn(f"step_00000060 is the newest checkpoint; the one with the lowest validation loss is {run}/best "
                       "(step_00000030)\n", note.stdout)
         (run / "best").unlink()
