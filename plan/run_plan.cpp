@@ -212,6 +212,24 @@ void warn_of_few_steps(RunPlan& p) {
                                                 p.steps == 1 ? "" : "s", p.steps == 1 ? "es" : "", advice));
 }
 
+// Says what few tokens can teach, and which preset suits them if the model is far too large (measured:
+// docs/using.md#a-small-text).
+void note_few_tokens(RunPlan& p) {
+    constexpr int64_t kFewTokens = 1'000'000;
+    constexpr int64_t kMostParametersPerToken = 100;
+    if (p.data_tokens == 0 || p.data_tokens >= kFewTokens || p.options.adopted) return;
+    const std::string smallest = p.family->presets.front().preset;
+    const int64_t parameters = p.params.logical_size();
+    const bool is_too_large = parameters > kMostParametersPerToken * p.data_tokens && p.config.preset != smallest;
+    p.notes.emplace_back(
+        "note", fmt::format("{} training tokens are few: expect words and names of the text, no sentences that make "
+                            "sense (docs/using.md#a-small-text){}",
+                            count_text(static_cast<double>(p.data_tokens)),
+                            is_too_large ? fmt::format("; {} parameters would memorize them: --model {}",
+                                                       count_text(static_cast<double>(parameters)), smallest)
+                                         : ""));
+}
+
 // Sets options.keep_best by default: in later epochs the validation loss may rise, and the last checkpoint is then
 // not the best one. Not where only the last step is evaluated or none is saved.
 void keep_best_of_several_epochs(RunPlan& p) {
@@ -384,6 +402,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
         p.ns_dtype_reason = ns_dtype.reason;
     }
     p.params = decoder_params(p.config);
+    note_few_tokens(p);
     p.optimizer_plan = plan_optimizer(p.params, o.optimizer);
     p.placement = place(p.params, p.optimizer_plan, o.optimizer, ranks);
     p.activations = decoder_activations(p.config, p.run);  // throws if flags exclude one another

@@ -118,6 +118,10 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     REQUIRE(!says(plan(1000, "--batch-tokens 640"), "warning"));             // 50 steps
     REQUIRE(!says(plan(1000, "--batch-tokens 1024 --steps 5"), "warning"));  // as wanted
     REQUIRE(says(plan(1000, ""), "note        no validation data"));
+    REQUIRE(says(plan(1000, ""), "note        32.00k training tokens are few: expect words"));
+    REQUIRE(says(plan(1000, ""), " parameters would memorize them: --model tiny"));
+    REQUIRE(!says(plan(1000, "--model tiny"), "--model tiny"));
+    REQUIRE(!says(plan(31300, "--batch-tokens 3200"), "are few"));  // 1.0016M
     REQUIRE(contains(error_of<UsageError>([&] { plan(10, "--batch-tokens 3200"); }), "give --batch-tokens 32"));
     REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
 }
