@@ -197,8 +197,15 @@ void add_schedule_flags(OptionTable& t, Options& o) {
     Schedule& s = o.schedule;
     const auto holding = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).holds_peak; });
     const auto falling = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).fall != nullptr; });
-    t.choice("--schedule", s.kind, "learning rate after the warmup");
+    Choices<ScheduleKind> kinds;
+    for (const ScheduleRow& row : kSchedules) kinds.emplace_back(row.name, row.kind);
+    kinds.emplace_back("wsd", ScheduleKind::constant_linear);
+    t.choice("--schedule", s.kind, kinds, "learning rate after the warmup; wsd is constant-linear");
     t.number("--warmup-ratio", s.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
+    OptionRow& steps = t.integer("--warmup-steps", o.warmup_steps, 0, 1'000'000'000,
+                                 "the number of these steps instead, which stays when a run's length changes");
+    steps.default_text = "by --warmup-ratio";
+    steps.get = [&o] { return o.warmup_steps < 0 ? Json() : Json(o.warmup_steps); };
     t.number("--constant-ratio", s.constant_ratio, 0, 1,
              alternatives(holding) + ": share of the steps before the decay")
         .need("--schedule", holding);

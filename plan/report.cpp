@@ -65,7 +65,8 @@ std::string schedule_text(const RunPlan& p) {
     const Schedule& s = p.options.schedule;
     std::string text(name_of(s.kind));
     if (row_of(s.kind).fall) text += fmt::format(" to {} of the peak", s.min_lr_ratio);
-    if (p.steps == 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
+    if (p.steps == 0 && s.warmup_steps < 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
+    if (p.steps == 0) return text + fmt::format(", warmup of {} steps", s.warmup_steps);
     text += fmt::format(", warmup {} of {} steps", warmup_steps(s, p.steps), p.steps);
     if (row_of(s.kind).holds_peak) text += fmt::format(", decay after step {}", steps_before_decay(s, p.steps));
     return text;
