@@ -151,7 +151,8 @@ class GenerateTest(Case):
         self.assertIn(f"generate: {best} has the run's lowest validation loss; {run}/step_00000060 is the newest\n",
                       result.stderr)
         (best / "model.safetensors").unlink()
-        self.assertIn(f"{best}", self.error_of(BUILD / "generate", "--checkpoint", run, *flags).splitlines()[-1])
+        refused = self.run_program("--checkpoint", run, *flags, program="generate", expect=2).stderr
+        self.assertIn(f"generate: error: {best}: has neither model.safetensors", refused)
         # Programs that continue a run's model take the newest checkpoint, and name the best.
         note = self.run_program("--init-from", run, "--data", self.run_folder.parent / "data", "--steps", 1, "--out",
                                 self.folder / "on")
