@@ -99,6 +99,19 @@ class TeonTorchTest(unittest.TestCase):
                 with self.subTest(form=form, warmup=warmup):
                     torch.testing.assert_close(p.detach(), wanted, atol=1e-12, rtol=0)
 
+    def test_a_loaded_state_goes_on_with_its_count_of_updates(self):
+        for options in ({"momentum_warmup": 6}, {"nesterov": True, "nesterov_form": "bias-corrected"}):
+            whole, first = matrix(), matrix()
+            optimizers = [teon_torch.Teon([p], **options) for p in (whole, first)]
+            for optimizer in (optimizers[0], *optimizers):
+                for _ in range(2):
+                    optimizer.step()
+            second = teon_torch.Teon([first], **options)
+            second.load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+            second.step()
+            second.step()
+            self.assertTrue(torch.equal(whole, first), options)
+
     def test_scales_and_decay(self):
         # A zero gradient leaves the decay alone.
         factors = {"spectral": lambda m, n: (m / n)**.5, "original": lambda m, n: max(1, m / n)**.5,
@@ -123,6 +136,19 @@ class TeonTorchTest(unittest.TestCase):
             self.assertEqual({key: group[key] for key in options}, options | {"weight_decay": .125})
         with self.assertRaisesRegex(ValueError, "^like is 'kellar'; expected torch, torch-rms, keller, "):
             teon_torch.Teon.like("kellar", [matrix()])
+
+    def test_ten_steps_of_likes_equal_the_golden_ones(self):
+        # make_likes.py writes each rule as its package does; the bound is the engine's (test/options/test_likes.cu).
+        golden = load_file(ROOT / "test/golden/likes.safetensors")
+        for key, wanted in golden.items():
+            name, matrix_name = key.split(".", 1)
+            p = torch.nn.Parameter(self.golden[matrix_name].clone())
+            optimizer = teon_torch.Teon.like(name, [p], lr=LR)
+            for grad in self.golden[f"{matrix_name}.grads"]:
+                p.grad = grad.clone()
+                optimizer.step()
+            error = ((p.detach() - wanted).norm() / (wanted - self.golden[matrix_name]).norm()).item()
+            self.assertLess(error, 1e-4, key)
 
     def test_options_that_exclude_one_another(self):
         for options, message in (
