@@ -181,8 +181,8 @@ tests: $(BUILD)/tests  ## Build the C++ tests
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@[ "$$(readlink $@)" = $< ] || ln -sf $< $@
 
-demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train a small GPT-2 on Shakespeare, three times
-	@scripts/demo.sh
+demo: $(PROGRAMS) build/corpus/manifest.json | venv  ## Train on Shakespeare, or on your text (TEXT=notes.txt MINUTES=5)
+	@$(if $(TEXT),$(PYTHON) scripts/train_text.py '$(TEXT)' $(MINUTES:%=--minutes %),scripts/demo.sh)
 
 HOUSE_TESTS := $(if $(filter cpu,$(BACKEND)),build/model-gpu/tests)
 test: $(BUILD)/tests $(HOUSE_TESTS) $(PROGRAMS) | venv  ## Run every test; skipped ones are named
@@ -192,10 +192,9 @@ test-docs: $(PROGRAMS) $(BUILD)/tests | venv  ## Run the commands of README and 
 	@TEON_BUILD=$(BUILD) $(PYTHON) dev/run_tests.py test/dev/test_docs.py
 
 # With BACKEND=cpu, the soak reads damaged files under the sanitizers.
-MINUTES     ?= 30
 SOAK_FUZZ   := $(if $(filter cpu,$(BACKEND)),build/cpu-asan,$(BUILD))/tests
 soak: $(SOAK_FUZZ) $(PROGRAMS) | venv  ## Attack training for MINUTES (30): kills, signals, damaged files
-	@TEON_BUILD=$(BUILD) $(PYTHON) test/programs/soak.py --minutes $(MINUTES) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
+	@TEON_BUILD=$(BUILD) $(PYTHON) test/programs/soak.py --minutes $(or $(MINUTES),30) --fuzz $(SOAK_FUZZ) $(SOAK_FLAGS)
 
 test-source-faults: build/cpu/tests $(PROGRAMS) $(HOUSE_TESTS) | venv  ## Plant faults in the sources (WORD=ranks); slow
 	@$(PYTHON) test/plant_source_faults.py $(WORD)

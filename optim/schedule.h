@@ -44,7 +44,7 @@ struct Schedule {
     double warmup_ratio = 0.1;    // of all steps: linear from 0 to the peak
     double constant_ratio = 0.4;  // rows that hold the peak: until this share of all steps (including warmup)
     double min_lr_ratio = 0.1;    // the end of the decay as a share of the peak
-    int64_t warmup_steps = -1;    // replaces warmup_ratio in a run whose length changed; -1: use the ratio
+    int64_t warmup_steps = -1;    // of --warmup-steps, or of a run whose length changed; -1: use the ratio
 };
 
 // The number of updates in the warmup, and of those before the decay (`total` if there is no decay).

@@ -131,6 +131,17 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .of(orthogonalizes)
         .need("--neuron-norm")
         .need("--optimizer", {"normuon"});
+    t.choice("--neuron-axis", opt.neuron_axis,
+             "neurons are rows, or in matrices that are wider than high columns, as in nanochat")
+        .of(orthogonalizes)
+        .need("--neuron-norm")
+        .need("--optimizer", {"normuon"});
+    t.toggle("--renormalize", opt.renormalize,
+             "before NorMuon's normalization, scale the update to the norm of a semi-orthogonal matrix (Muon+)")
+        .of(orthogonalizes)
+        .need("--neuron-norm")
+        .need("--optimizer", {"normuon"});
+    t.toggle("--equalize-rows", opt.equalize_rows, "orthogonalize rows of equal norm (MuonEq)").of(orthogonalizes);
     t.add(
          "--lr-scale", "ROLE=X,...",
          fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "
@@ -197,8 +208,15 @@ void add_schedule_flags(OptionTable& t, Options& o) {
     Schedule& s = o.schedule;
     const auto holding = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).holds_peak; });
     const auto falling = names_where<ScheduleKind>([](ScheduleKind kind) { return row_of(kind).fall != nullptr; });
-    t.choice("--schedule", s.kind, "learning rate after the warmup");
+    Choices<ScheduleKind> kinds;
+    for (const ScheduleRow& row : kSchedules) kinds.emplace_back(row.name, row.kind);
+    kinds.emplace_back("wsd", ScheduleKind::constant_linear);
+    t.choice("--schedule", s.kind, kinds, "learning rate after the warmup; wsd is constant-linear");
     t.number("--warmup-ratio", s.warmup_ratio, 0, 1, "share of the steps with rising learning rate");
+    OptionRow& steps = t.integer("--warmup-steps", o.warmup_steps, 0, 1'000'000'000,
+                                 "the number of these steps instead, which stays when a run's length changes");
+    steps.default_text = "by --warmup-ratio";
+    steps.get = [&o] { return o.warmup_steps < 0 ? Json() : Json(o.warmup_steps); };
     t.number("--constant-ratio", s.constant_ratio, 0, 1,
              alternatives(holding) + ": share of the steps before the decay")
         .need("--schedule", holding);

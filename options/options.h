@@ -61,6 +61,7 @@ struct Options {
     float grad_clip = 1.0f;
     // schedule
     Schedule schedule;
+    int64_t warmup_steps = -1;  // -1: schedule.warmup_ratio decides
     // run
     std::string out;
     uint64_t seed = 1337;

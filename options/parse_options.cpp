@@ -78,6 +78,9 @@ void check_conflicts(Options& o, const OptionTable& table) {
         if (lengths[0] != "--epochs") o.epochs = 0;
     }
 
+    CHECK_USAGE(!is_given("--warmup-steps") || !is_given("--warmup-ratio"),
+                "--warmup-steps and --warmup-ratio: give one of them");
+    if (is_given("--warmup-ratio")) o.warmup_steps = -1;  // replaces the number in a run's config.json
     // Otherwise the size, of which --update-rms is the short form, would replace the scale.
     CHECK_USAGE(!is_given("--update-scale") || o.optimizer.update_scale == scale_of(o.optimizer),
                 "--update-scale {}: has no --update-rms {}; leave out one of them", name_of(o.optimizer.update_scale),

@@ -54,7 +54,8 @@ std::string update_text(const Options& o) {
     const OptimizerOptions& u = o.optimizer;
     const OptimizerOptions defaults;
     const bool is_default = u.ortho == defaults.ortho && !u.nesterov && scale_of(u) == defaults.update_scale &&
-                            u.decay_at == defaults.decay_at && u.momentum_warmup == 0 && !has_neuron_norm(u);
+                            u.decay_at == defaults.decay_at && u.momentum_warmup == 0 && !has_neuron_norm(u) &&
+                            !u.equalize_rows;
     return fmt::format("{} of the momentum{}, scale {}; {}--like keller is what most know as Muon", name_of(u.ortho),
                        u.nesterov ? fmt::format(" with Nesterov ({})", name_of(u.nesterov_form)) : "",
                        name_of(scale_of(u)), is_default ? "as in the Teon paper; " : "");
@@ -65,7 +66,8 @@ std::string schedule_text(const RunPlan& p) {
     const Schedule& s = p.options.schedule;
     std::string text(name_of(s.kind));
     if (row_of(s.kind).fall) text += fmt::format(" to {} of the peak", s.min_lr_ratio);
-    if (p.steps == 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
+    if (p.steps == 0 && s.warmup_steps < 0) return text + fmt::format(", warmup {} of the steps", s.warmup_ratio);
+    if (p.steps == 0) return text + fmt::format(", warmup of {} steps", s.warmup_steps);
     text += fmt::format(", warmup {} of {} steps", warmup_steps(s, p.steps), p.steps);
     if (row_of(s.kind).holds_peak) text += fmt::format(", decay after step {}", steps_before_decay(s, p.steps));
     return text;

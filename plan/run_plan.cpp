@@ -279,6 +279,26 @@ void note_activation(RunPlan& p) {
                                              row.name, usual.name));
 }
 
+// Warns of values that are legal, and at which the steps are not those that one expects of them.
+void warn_of_options(RunPlan& p) {
+    const Options& o = p.options;
+    const auto warn = [&](const std::string& text) { p.notes.emplace_back("warning", text); };
+    if (p.steps > 0 && o.schedule.warmup_steps > p.steps)
+        warn(fmt::format("--warmup-steps {}: the {} steps of this run end before the peak of the learning rate",
+                         o.schedule.warmup_steps, p.steps));
+    if (o.grad_clip > 0 && o.grad_clip < 1e-6f)
+        warn(
+            fmt::format("--grad-clip {}: gradients of this norm are lost beside AdamW's --eps {} and the 1e-7 that "
+                        "orthogonalization adds to norms; 0 turns clipping off",
+                        as_written(o.grad_clip), as_written(o.optimizer.eps)));
+    // float's smallest number is 1.4e-45: with --beta2 0.95, 0.05 g^2 is 0 for g below 1.2e-22.
+    if (o.optimizer.eps < 1e-21f && info_of(o.optimizer.method).elements->name == "adamw")
+        warn(fmt::format(
+            "--eps {}: float has no square of a gradient below 1e-22, which is then divided by --eps alone: "
+            "its weight moves by up to {:.0e} times the learning rate",
+            as_written(o.optimizer.eps), 1e-22 / static_cast<double>(o.optimizer.eps)));
+}
+
 // Returns the given storage type, else one that suits the planned device, which need not be this machine's.
 DTypeChoice storage_of(const RunPlan& p) {
     if (p.options.dtype || p.is_gpu == (std::string_view(backend_name()) == "cuda"))
@@ -344,6 +364,8 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
     check_sharding(o, ranks);
     plan_batch(p);
     plan_length(p);
+    if (o.warmup_steps >= 0) o.schedule.warmup_steps = o.warmup_steps;
+    warn_of_options(p);
 
     if (!o.adamw_lr) o.adamw_lr = default_adamw_lr(p.config.C);
     o.optimizer.adamw_lr = *o.adamw_lr;

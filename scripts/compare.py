@@ -5,11 +5,12 @@
 
 Prints a table and writes it to compare/ beside the runs (--out) as compare.md, with loss.png (validation loss against
 steps, tokens and time) and alignment.png (the measurements of --diagnose-every) if matplotlib is installed. Runs that
-differ only in their seed share a row. Each row is compared with the first one (--baseline): by pairs if seeds coincide,
-otherwise by Welch's t test. If rows differ in their learning rate, a second table has each method's best rate, and
-rates.png the loss against the rate. If tokenizers differ, bits per byte are compared instead of nats per token. Names
-and omits runs that are unfinished, damaged, not finite, duplicates, or validated on other text. Exit status: 0; 1 if a
-run was omitted for another reason than being unfinished or a duplicate, or if no run remains; 2 usage.
+differ only in their seed share a row. Each row is compared with the first one (--baseline): by pairs if seeds
+coincide, otherwise by Welch's t test. If rows differ in their learning rate, a second table has each method's best
+rate, and rates.png the loss against the rate. compare.html has all of it in one file. If tokenizers differ, bits per
+byte are compared instead of nats per token. Names and omits runs that are unfinished (and draws their validation
+losses so far), damaged, not finite, duplicates, or validated on other text. Exit status: 0; 1 if a run was omitted for
+another reason than being unfinished or a duplicate, or if no run remains; 2 usage.
 """
 
 if __name__ == "__main__":
@@ -23,8 +24,9 @@ import os
 import statistics
 import sys
 
+from common import page
 from common.arguments import Parser, decimal
-from common.run_folder import BadRun, Unfinished, short
+from common.run_folder import BadRun, Unfinished, finite, short
 from common.startup import printable
 from common.written_files import replacing
 from experiments.groups import comparisons, group_runs, methods_of, reach, with_baseline_first
@@ -93,12 +95,26 @@ def table_of_methods(methods, bits=False):
     return header, rows, list(map(printable, lines))
 
 
+def note_of_stacking(groups):
+    """Returns what alignment.png says: by how much stacking could increase the update, by role."""
+    gains = {}
+    for d in (d for g in groups for r in g.runs for d in r.diagnoses if 2 * d["step"] >= r.diagnoses[-1]["step"]):
+        if finite(d["norm_ratio"]):
+            gains.setdefault(d["role"], []).append(d["norm_ratio"])
+    shares = ", ".join(f"{role} {statistics.fmean(values):.2f}" for role, values in gains.items())
+    return ["Possible gain of stacking layers (1: none; slices' nuclear norms over the unfolding's), mean of the "
+            f"second half: {shares}."] * bool(gains)
+
+
 def notes(groups, compared, target, bits):
     """Returns lines that explain the table's columns, and the remarks on its runs."""
     unit = "bits per byte, as tokenizers differ" if bits else "nats per token"
     lines = [f"Validation loss in {unit}, mean ± standard deviation over seeds; target: validation loss {target:.4f}.",
              "best: lowest loss of all evaluations, if another than the last; tokens, seconds: until the target; "
              "optimizer: its share of a step's time."]
+    if max(len(g.runs) for g in groups) == 1 < len(groups):
+        lines.append("One seed each: another seed may turn a difference of this size around; two or more seeds tell "
+                     "(sweep.py --seeds 1,2,3).")
     tested = [c.method for c in compared[1:] if not math.isnan(c.p)]
     used = [name for method, name in (("pairs", "Student's t test on pairs of one seed"),
                                       ("Welch", "Welch's t test of independent runs, where seeds do not pair"))
@@ -109,6 +125,7 @@ def notes(groups, compared, target, bits):
     sizes = sorted({r.evals[-1]["val_bytes"] for g in groups for r in g.runs if "val_bytes" in r.evals[-1]})
     if bits and len(sizes) > 1:
         lines.append(f"Runs were validated on {sizes[0]:,} to {sizes[-1]:,} bytes of the same text.")
+    lines += note_of_stacking(groups)
     return lines + [printable(f"{remark}.") for g in groups for r in g.runs for remark in r.remarks]
 
 
@@ -135,6 +152,22 @@ def draw(groups, methods, out, bits):
     return [name for name, is_drawn in drawn.items() if is_drawn]
 
 
+def curves_of(groups, unfinished):
+    """Returns {name: [(step, validation loss)]}, the mean over seeds; of unfinished runs the losses so far."""
+    curves = {g.label: [(step, statistics.fmean(losses)) for step, losses in
+                        sorted(figures.losses_of(g, "steps").items())] for g in groups}
+    return curves | {f"{fault.folder}, so far": fault.curve for fault in unfinished if fault.curve}
+
+
+def write_page(path, parts, curves, pictures, bits):
+    """Writes tables, notes, curves and the pictures, which are PNG files, as one page."""
+    tables = "".join(page.table(rows, header) + "".join(map(page.text, lines)) for header, rows, lines in parts)
+    page.write(path, "Runs, compared", [
+        ("Results", tables),
+        ("Validation loss", page.curves_as_svg(curves, "steps", "bits per byte" if bits else "nats per token")),
+        *((os.path.splitext(os.path.basename(name))[0].capitalize(), page.picture(name, name)) for name in pictures)])
+
+
 def main(words=None):
     parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a glob")
@@ -148,7 +181,10 @@ def main(words=None):
     runs, faults = read_runs(args.runs)
     for fault in faults:
         print(printable(f"compare.py: left out: {fault}"), file=sys.stderr)
+    unfinished = [fault for fault in faults if isinstance(fault, Unfinished)]
     if not runs:
+        if curves := curves_of([], unfinished):
+            print("\n".join(page.curves_as_text(curves, "steps")))
         raise BadRun("no finished run among these")
     groups = group_runs(runs)
     if args.baseline is not None:
@@ -167,7 +203,11 @@ def main(words=None):
     with replacing(os.path.join(out, "compare.md")) as file:
         file.write("\n".join("\n\n".join([as_markdown(header, rows), "\n".join(lines) + "\n"])
                              for header, rows, lines in parts))
-    written = ["compare.md", *draw(groups, methods, out, bits)]
+    drawn = draw(groups, methods, out, bits)
+    curves = curves_of([m.best for m in methods] or groups, [] if bits else unfinished)
+    write_page(os.path.join(out, "compare.html"), parts, curves,
+               [os.path.join(out, name) for name in drawn if name != "loss.png"], bits)
+    written = ["compare.md", "compare.html", *drawn]
     print(f"written: {', '.join(os.path.join(out, name) for name in written)}")
     return int(any(not isinstance(fault, (Unfinished, Duplicate)) for fault in faults))
 

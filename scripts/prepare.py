@@ -46,6 +46,7 @@ other commands:
   prepare.py verify FOLDER    check shards and tokenizer files against manifest.json
   prepare.py info FOLDER      describe a folder of shards
   prepare.py adopt FOLDER     write manifest.json and tokenizer/ beside shards of llm.c or modded-nanogpt
+  prepare.py fetch NAME       fetch published shards: fineweb10B, finewebedu10B, ...
   prepare.py export FOLDER    write shards as nanoGPT's or Megatron's files
   prepare.py tokens SOURCE    make shards of tokens that other programs wrote (Megatron, nanoGPT, columns of ids, ...)
 

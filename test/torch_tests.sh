@@ -6,8 +6,8 @@
 #
 #   test/torch_tests.sh [-k WORD]       WORD: only tests with this word in their names
 #   test/torch_tests.sh floors          the oldest torch of scripts/pyproject.toml, and the oldest for FSDP2 on CPUs
-#   test/torch_tests.sh muons           Teon.like() beside the packages of dev/requirements-muons.txt (1 GB), and beside
-#                                       dion and nanochat, from GitHub or the folder TEON_MUON_SOURCES
+#   test/torch_tests.sh muons           Teon.like() and recipes beside the packages of dev/requirements-muons.txt (1
+#                                       GB), dion and nanochat, from GitHub or the folder TEON_MUON_SOURCES
 #
 # Tests of what a torch has not yet are skipped by name. If the packages cannot be installed within 20 minutes, it
 # prints "SKIPPED: tests of teon_torch: why" and succeeds.
@@ -100,7 +100,8 @@ if [ "${1:-}" = muons ]; then
     fi
     flock --unlock "$lock"
     exec env TEON_VENV="$cache/venv" TEON_MUON_SOURCES="${TEON_MUON_SOURCES:-$cache/muon-sources}" \
-        PYTHONPATH="$cache/muons" "$cache/venv/bin/python" dev/run_tests.py test/scripts/test_muons.py "${@:2}"
+        PYTHONPATH="$cache/muons" "$cache/venv/bin/python" dev/run_tests.py test/scripts/test_muons.py \
+        test/scripts/test_recipes_elsewhere.py "${@:2}"
 fi
 flock --unlock "$lock"
 # TEON_VENV: without it, run_tests.py would restart itself with .venv's Python (scripts/common/use_venv.py).

@@ -22,7 +22,8 @@ void Console::step(const StepMetrics& m) {
         std::string mfu;
         std::string skip;
         if (peak_tokens_per_s_ > 0) mfu = fmt::format(" | MFU {:.1f}%", 100 * m.tokens_per_s / peak_tokens_per_s_);
-        if (m.skip != 0) skip = m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite";
+        if (m.skip != 0)
+            skip = m.skip == kSkipSpike ? " | update skipped: spike" : " | update skipped: not finite, or above 1.8e19";
         note(fmt::format("step {:>{}}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {} tok/s{} | ETA {}{}",
                          m.step, std::to_string(total_).size(), total_, m.loss, m.grad_norm, m.lr, m.ms, speed, mfu,
                          remaining_time, skip));

@@ -38,7 +38,11 @@ class BadRun(Exception):
 
 
 class Unfinished(BadRun):
-    """A run without faults that has not finished."""
+    """A run without faults that has not finished. `curve`: its validation losses so far, [(step, loss)]."""
+
+    def __init__(self, message, folder="", curve=()):
+        super().__init__(message)
+        self.folder, self.curve = folder, list(curve)
 
 
 def read_text(path):

@@ -66,12 +66,16 @@ def marked(count, limit=12):
 
 
 def mark_cut_off(axis):
-    """Draws a triangle at the upper edge for each point above it."""
+    """Draws a triangle at the upper edge for each point above it, those of several curves beside each other."""
+    import matplotlib.transforms as transforms
+
     top = axis.get_ylim()[1]
-    for line in list(axis.lines):
+    for place, line in enumerate(list(axis.lines)):
+        beside = transforms.ScaledTranslation(place * 7 / 72, 0, axis.figure.dpi_scale_trans)
         above = [x for x, y in zip(line.get_xdata(), line.get_ydata()) if y > top]
         if above:
-            axis.plot(above, [top] * len(above), ls="", marker="^", ms=6, color=line.get_color(), clip_on=False)
+            axis.plot(above, [top] * len(above), ls="", marker="^", ms=6, color=line.get_color(), clip_on=False,
+                      transform=axis.transData + beside)
 
 
 def prepare_axis(axis, title, xlabel, ylabel):
@@ -180,8 +184,10 @@ def plot_losses(groups, path, bits):
         if name == "steps" and per_step:
             add_token_axis(axis, per_step)
 
+    several = any(len(g.runs) > 1 for g in groups)
     return draw_panels(draw_panel, names, f"Validation loss of {title_of(groups)}", path,
-                       "mean over seeds; band: standard deviation; triangles: points above the figure", 3, (5.5, 5))
+                       f"{'mean over seeds; band: standard deviation' if several else 'one seed'}; triangles: points "
+                       "above the figure", 3, (5.5, 5))
 
 
 # Values above the best one, on a scale on which a difference of the smallest and one of the largest can both be read.

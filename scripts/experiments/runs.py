@@ -128,7 +128,8 @@ def checked(folder, config, metrics):
                        without_evals)
     if metrics.cut_off or not is_done(config, metrics):
         raise Unfinished(f"{folder}: unfinished: {len(steps)} of {total} steps"
-                         + (", without the evaluation after them" if len(steps) == total else ""))
+                         + (", without the evaluation after them" if len(steps) == total else ""),
+                         folder, [(m["step"], m["val_loss"]) for m in evals if finite(m["val_loss"])])
     if len(steps) != total or any(map(operator.ne, steps.column("step"), range(1, total + 1))):
         raise BadRun(f"{metrics.path}: its {len(steps)} steps are not the steps 1 to {total}")
     if not evals:

@@ -1,12 +1,12 @@
-"""The commands of prepare.py for tokens that exist: adopt, export, tokens."""
+"""The commands of prepare.py for tokens that exist: adopt, export, fetch, tokens."""
 
 import os
 
 from common.startup import complain, printable
 
 from . import adopt as adoption
-from . import token_export, tokenizer_folder
-from .arguments import Parser, add_shards, add_tokenizer, check_shards, default_name
+from . import published, token_export, tokenizer_folder
+from .arguments import Parser, add_shards, add_tokenizer, check_shards, default_name, positive
 from .files import UsageError
 from .sources import check_name
 from .token_formats import RAW_TYPES
@@ -97,6 +97,26 @@ def adopt(arguments):
     return 0
 
 
+def fetch(arguments):
+    parser = parser_of("fetch", "Fetch token shards that are published on the Hugging Face Hub, of 100M tokens and\n"
+                                "200 MB each. The same command goes on after an interruption.")
+    add = parser.add_argument
+    add("name", choices=published.PUBLISHED, help="which shards")
+    add("--shards", type=positive, default=9, metavar="N",
+        help="shards for training, beside those for validation (default 9: 900M tokens, 2 GB)")
+    add("--out", metavar="FOLDER", help="folder for the shards (default datasets/NAME)")
+    add("--bpe-dir", metavar="FOLDER", help="use vocab.bpe and encoder.json of gpt2 from this folder; do not download")
+    options = parser.parse_args(arguments)
+    folder = os.path.normpath(options.out or os.path.join("datasets", options.name))
+    check_name(folder)
+    manifest, made_now = published.fetch(options.name, options.shards, folder, options.bpe_dir, notice)
+    if not made_now:
+        print(f"{folder} is already complete")
+    for line in adoption.describe(manifest, folder):
+        print(printable(line))
+    return 0
+
+
 def export(arguments):
     parser = parser_of("export", "Write the tokens of a folder of shards as other programs' files: train.bin and "
                                  "val.bin,\nfor Megatron with .idx. The delimiter moves behind each document.")
@@ -110,4 +130,4 @@ def export(arguments):
     return 0
 
 
-COMMANDS = {"adopt": adopt, "export": export, "tokens": tokens}
+COMMANDS = {"adopt": adopt, "export": export, "fetch": fetch, "tokens": tokens}

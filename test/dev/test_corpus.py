@@ -7,8 +7,8 @@ import math
 import sys
 from unittest import mock
 
-import demo_report
 import make_corpus
+from common import ngrams
 from testing import ROOT, Case, needs, write_run, write_shard
 
 
@@ -30,7 +30,7 @@ class CorpusTest(Case):
 
     def test_the_shards_are_the_text(self):
         manifest = json.loads((self.out / "manifest.json").read_text())
-        tokens = [t for split in ("val", "train") for t in demo_report.tokens_of(self.out, manifest, split)]
+        tokens = [t for split in ("val", "train") for t in ngrams.tokens_of(self.out, manifest, split)]
         self.assertEqual(tokens[0], 256)
         self.assertEqual(bytes(tokens[1:]), (ROOT / "experiments" / "shakespeare.txt").read_bytes())
 
@@ -47,14 +47,15 @@ class ReportTest(Case):
     def test_baselines_of_a_text_that_can_be_counted_by_hand(self):
         self.write_data()
         manifest = {"shards": json.loads((self.folder / "d" / "manifest.json").read_text())["shards"]}
-        train, val = (demo_report.tokens_of(self.folder / "d", manifest, split) for split in ("train", "val"))
-        found = demo_report.baselines(train, val, 3)
+        train, val = (ngrams.tokens_of(self.folder / "d", manifest, split) for split in ("train", "val"))
+        found = ngrams.losses(train, val, 3)
         a, b = 4.1 / 7.3, 2.1 / 7.3  # shares of the tokens 1 and 2, with 0.1 more of each
         self.assertAlmostEqual(found["unigram"], -(math.log(b) + math.log(a)) / 2)
-        # After 1 (4 times) 2 comes twice; after 2 (once, not at the end) 1 comes once.
-        prior = demo_report.PRIOR
-        bigram = math.log((2 + prior * b) / (4 + prior)) + math.log((1 + prior * a) / (1 + prior))
-        self.assertAlmostEqual(found["bigram"], -bigram / 2)
+        # Pairs behind 1 and 2: 1 1 twice, 1 2 twice, 2 1 once. Ney's discount: once / (once + 2 twice) = 1 / 5.
+        two, one = (2 - 0.2) / 4 + 0.2 * 2 / 4 * b, (1 - 0.2) / 1 + 0.2 * a
+        self.assertAlmostEqual(found["bigram"], -(math.log(two) + math.log(one)) / 2)
+        # Behind 1 2 came only 1, once, and nothing else is counted, so that the discount is all of it: it backs off.
+        self.assertAlmostEqual(found["trigram"], found["bigram"])
 
     def test_a_run_above_the_baseline_fails(self):
         self.write_data()

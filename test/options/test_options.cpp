@@ -76,7 +76,8 @@ const std::vector<BadFlags> kBadFlags = {
     {{"--learning_rate=3"}, {"--learning_rate: no such flag; write --lr X"}},
     {{"--bf16"}, {"--bf16: no such flag; write --dtype bf16"}},
     {{"--wandb"}, {"--wandb: no such flag; ", "scripts/follow.py"}},
-    {{"--warmup-iters", "8"}, {"--warmup-iters: no such flag; write --warmup-ratio X, a share of the steps"}},
+    {{"--warmup-iters", "8"}, {"--warmup-iters: no such flag", "--warmup-steps"}},
+    {words("--warmup-steps 8 --warmup-ratio 0.1"), {"--warmup-steps and --warmup-ratio: give one of them"}},
     {{"--max_iters=8"}, {"--max_iters: no such flag; write --steps N"}},
     {{"--num-epochs", "8"}, {"--num-epochs: no such flag; write --epochs X"}},
     {{"--min-lr", "8"}, {"--min-lr: no such flag; write --min-lr-ratio X"}},
@@ -214,6 +215,18 @@ TEST_CASE("options/options: --update-rms alone is --update-scale rms, whose size
     const Options o = *parse({"--resume", folder.path()});
     REQUIRE(scale_of(o.optimizer) == UpdateScale::rms);
     REQUIRE(o.optimizer.update_rms == 0.3f);
+}
+
+TEST_CASE("options/options: wsd is constant-linear, and a ratio of warmup steps replaces a number of them") {
+    const Options o = *parse(words("--plan-only --schedule wsd --constant-ratio 0.8 --warmup-steps 7"));
+    REQUIRE(o.schedule.kind == ScheduleKind::constant_linear);
+    REQUIRE(options_json(kGpt2, o)["schedule"] == "constant-linear");
+    TempDir folder;
+    std::ofstream(folder / "config.json")
+        << json_text({{"program", "train_gpt2"}, {"options", options_json(kGpt2, o)}, {"given", given_json(kGpt2, o)}});
+    const std::string again = "--plan-only --config " + (folder / "config.json");
+    REQUIRE(parse(words(again))->warmup_steps == 7);
+    REQUIRE(parse(words(again + " --warmup-ratio 0.5"))->warmup_steps == -1);
 }
 
 TEST_CASE("options/options: names and switches are read in upper and lower case") {

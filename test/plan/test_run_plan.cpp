@@ -122,6 +122,15 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
 }
 
+TEST_CASE("plan/run_plan: values at which steps are not what one expects of them are warned of") {
+    const auto report = [](const std::string& flags) { return plan_report(planned("--steps 100 " + flags)); };
+    REQUIRE(!contains(report("--warmup-steps 100 --grad-clip 1e-6 --eps 1e-20"), "warning"));
+    REQUIRE(contains(report("--warmup-steps 60"), "warmup 60 of 100 steps"));
+    REQUIRE(contains(report("--warmup-steps 101"), "warning     --warmup-steps 101: the 100 steps of this run end"));
+    REQUIRE(contains(report("--grad-clip 1e-30"), "warning     --grad-clip 1e-30: gradients of this norm are lost"));
+    REQUIRE(contains(report("--eps 1e-30"), "warning     --eps 1e-30: float has no square of a gradient below 1e-22"));
+}
+
 TEST_CASE("plan/run_plan: an activation that not every program reads from checkpoints is named") {
     const auto note = [](const ModelFamily& family, const std::string& flags) {
         const std::string text = plan_report(planned("--steps 10 " + flags, family, 1024, 1, false));

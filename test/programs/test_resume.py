@@ -364,6 +364,7 @@ class ResumeTest(ResumeCase):
     def test_a_run_is_extended_where_its_schedule_allows_it(self):
         flags = ["--schedule", "constant", "--warmup-ratio", 0.25, "--checkpoint-every", 10]
         self.train("a", *flags, steps=20)
+        self.assertIn("--warmup-steps 6 (was null)", self.refused("a", "--resume", "--warmup-steps", 6, steps=20))
         result = self.train("a", *flags, "--resume", steps=40)
         self.assertIn("the run ends after 40 steps instead of 20", result.stdout)
         rates = [m["lr"] for m in self.metrics("a", "step")]

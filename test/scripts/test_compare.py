@@ -73,6 +73,30 @@ class CompareTest(Case):
         self.assertRegex(result.stdout, r"\nadamw .* 20\.0%")  # optimizer share
         self.assertEqual((result.rows[1]["val loss"], result.rows[1]["seeds"]), ("1.2000 ± 0.2000", "3"))
 
+    def test_the_page_has_tables_curves_and_pictures_in_one_file(self):
+        write_run(self.folder / "a", losses=(4, 3, 2.5, 2))
+        write_run(self.folder / "b", "teon", losses=(4, 3, 2.5, 1))
+        write_run(self.folder / "c", "muon", losses=(4, 3, 2.5, 1.5))
+        log = self.folder / "c" / "metrics.jsonl"
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
+        done = self.compare("a", "b", "c")
+        self.assertIn("One seed each: another seed may turn", done.stdout)
+        self.assertIn("mean of the second half: q 1.20.", done.stdout)
+        text = (self.folder / "out" / "compare.html").read_text()
+        self.assertEqual(text.count("<polyline"), 3)
+        self.assertIn("c, so far", text)
+        self.assertNotRegex(text, r"(src|href)=\"(?!data:)|https?://")
+        write_run(self.folder / "a2", seed=2)
+        self.assertNotIn("One seed each", self.compare("a", "a2", "b").stdout)
+
+    def test_runs_in_progress_show_their_curve_so_far(self):
+        write_run(self.folder / "a")
+        log = self.folder / "a" / "metrics.jsonl"
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
+        done = self.compare("a", expect=1)
+        self.assertRegex(done.stdout, r"5 to 15 steps; a: a, so far|5 to 10 steps; a: a, so far")
+        self.assertIn("no finished run among these", done.stderr)
+
     def test_labels_name_the_differences(self):
         off, on = {"teon-rms-match": False, "lr-scale": {}}, {"teon-rms-match": True, "lr-scale": {"q": 0.5}}
         later = [{}, {"dropout": 0.0}, {"dropout": 0.1}]  # a run of 0.2.0 had no dropout and no option for it

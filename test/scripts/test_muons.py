@@ -4,6 +4,7 @@ A package that is not installed is skipped by name:  test/torch_tests.sh muons
 A version that differs from scripts/teon_torch/elsewhere.py fails here: then the table is to change.
 """
 import functools
+import math
 import unittest
 
 from testing import needs
@@ -22,18 +23,20 @@ SHAPES = {"square": [(24, 24)], "tall": [(40, 16)], "wide": [(16, 40)], "batch":
           "grouped-query": [(32, 32), (8, 32), (8, 32), (32, 32)]}
 
 
-def movements(make, dtype=None, shapes=None):
-    """Returns the concatenated movement of each role's matrices in five steps. dtype: what 16 bits become."""
+def movements(make, dtype=None, steps=STEPS, rows=1.0):
+    """Returns the concatenated movement of each role's matrices. dtype: what 16 bits become. rows: the size of the last
+    row's gradients against the first one's."""
     moved = {}
-    for role, sizes in (shapes or SHAPES).items():
+    for role, sizes in SHAPES.items():
         random = torch.Generator().manual_seed(7)
         start = [.2 * torch.randn(size, generator=random) for size in sizes]
         means = [torch.randn(size, generator=random) for size in sizes]
         params = [torch.nn.Parameter(w.clone()) for w in start]
         optimizer = make(params, LR, DECAY)
-        for _ in range(STEPS):
+        for _ in range(steps):
             for p, mean in zip(params, means):
                 p.grad = mean + torch.randn(p.shape, generator=random)
+                p.grad *= torch.logspace(0, math.log10(rows), len(p)).unsqueeze(1)
             with muons.Iterating(dtype):
                 optimizer.step()
         moved[role] = torch.cat([(p.detach() - w).flatten() for p, w in zip(params, start)]).double()
@@ -122,4 +125,12 @@ class MuonsTest(unittest.TestCase):
 
     @needs("optimuon")
     def test_optimuon(self):
-        self.compare("optimuon", functools.partial(muons.optimuon, normuon=False), torch.float16, neuron_norm=False)
+        self.compare("optimuon", muons.optimuon, torch.float16)
+
+    def test_nanochat(self):
+        self.needs_source("nanochat")
+        self.compare("nanochat", muons.nanochat, momentum=.95, momentum_warmup=0)
+        wanted, found = [movements(make, torch.float32, 10, .1) for make in (
+            muons.nanochat, teon("nanochat", momentum=.95, momentum_warmup=0))]
+        for role in SHAPES:  # rows of gradients of one size and a tenth
+            self.assertLess(distance(found[role], wanted[role]), 1e-5, role)

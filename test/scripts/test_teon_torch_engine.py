@@ -57,6 +57,36 @@ def random_setting(rng):
     return options, division, flags
 
 
+@needs("torch")
+class LikeTest(Case):
+    def test_both_have_the_same_table(self):
+        program = BUILD / "train_gpt2"
+        if not program.exists():
+            self.skipTest(f"{program.name} is not built in {BUILD}")
+        names = {"optimizer": None, "momentum_start": .85, "neuron_beta2": .95, "nesterov": False, "neuron_norm": False,
+                 "neuron_axis": "rows", "renormalize": False, "equalize_rows": False}
+        shown = self.call(program, "--help-all").stdout
+        known = {flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", shown)}
+        for name, (_, options) in teon_torch.LIKE.items():
+            line = next(line for line in self.call(program, "--like", name, "--plan-only").stdout.splitlines()
+                        if "--ortho" in line)
+            flags = {flag.replace("-", "_"): {"on": True, "off": False}.get(value, value)
+                     for flag, value in re.findall(r"--([a-z0-9-]+) ([^ ;,]+)", line.split("; ")[0])}
+            wanted = dict(options)
+            if flags.pop("optimizer") == "normuon":
+                flags["neuron_norm"] = True
+            if wanted["update_scale"] == "rms":
+                wanted["update_rms"] = wanted.get("update_rms", .2)
+                flags.setdefault("update_scale", "rms")
+            for option in {*flags, *wanted} & known:
+                theirs, mine = flags.get(option, names.get(option)), wanted.get(option, names.get(option))
+                if isinstance(mine, float):
+                    theirs = float(theirs)
+                elif isinstance(mine, int) and not isinstance(mine, bool):
+                    theirs = int(theirs)
+                self.assertEqual(theirs, mine, f"{name}: {option} in the engine and in teon_torch")
+
+
 @needs("torch", "safetensors", "transformers")
 class EngineTest(Case):
     def engine_run(self, name, model, out, *flags):

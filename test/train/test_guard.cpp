@@ -136,6 +136,8 @@ TEST_CASE("train/guard: log entries name the reason") {
     REQUIRE(guard_event(m, 0)->reason == "loss 6.0 and gradient norm 1.0 standard deviations high");
     m.skip = kSkipNonfinite;
     REQUIRE(guard_event(m, 0)->reason == "non-finite gradient");
+    m.grad_norm = INFINITY;  // of finite gradients, too
+    REQUIRE(guard_event(m, 0)->reason == "gradient norm above 1.8e19");
     m.loss = NAN;
     REQUIRE(guard_event(m, 0)->reason == "non-finite loss");
 }
