@@ -22,9 +22,11 @@ def rows_of_parts(outputs, parts):
     return [outputs // parts] * parts if isinstance(parts, int) else list(parts)
 
 
-def input_dim(group):
-    """Returns the dimension of inputs, over which NorMuon's second moments are means."""
-    return -2 if group["transposed"] else -1
+def mean_dim(group, shape):
+    """Returns the dimension of a tensor over which NorMuon's second moments are means: that of inputs, or with
+    neuron_axis="long" that of outputs if they are fewer."""
+    of_inputs, of_outputs = (-2, -1) if group["transposed"] else (-1, -2)
+    return of_outputs if group["neuron_axis"] == "long" and shape[of_inputs] > shape[of_outputs] else of_inputs
 
 
 def stacked(tensors):
@@ -102,7 +104,7 @@ class Bucket:
             return Run(K, state, updates, state if self.group["neuron_norm"] else NoRoute())
         neurons = NoRoute()
         if self.group["neuron_norm"]:
-            dim = input_dim(self.group)
+            dim = mean_dim(self.group, shape)
             shape = (*shape[:dim], 1, *shape[len(shape) + dim + 1:])
             neurons = Route(distribution.reduced(self.sharding, dim), shape, slices, owners, self.device)
         return Run(K, updates, updates, neurons)

@@ -31,12 +31,12 @@ LIKE = {
     "heavyball": _like("heavyball 3.2.1", 0.0025, 0.0, "you", "original", 0.9, nesterov=True, nesterov_form="ema"),
     "gram-newton-schulz": _like("gram-newton-schulz 0.1.6", 1e-3, 0.1, "polar-express-dao", "rms", nesterov=True),
     "optimuon": _like("optimuon 0.1.1", 0.02, 0.0, "polar-express-dion", "original", nesterov=True, neuron_norm=True,
-                      cautious_weight_decay=True),
+                      neuron_axis="long", cautious_weight_decay=True),
     "nanochat": _like("nanochat 92d63d4", 0.02, 0.28, "polar-express-nanochat", "original", 0.97, nesterov=True,
                       neuron_norm=True, neuron_beta2=0.9, cautious_weight_decay=True, decay_at="adjusted",
-                      momentum_warmup=400),
+                      momentum_warmup=400, neuron_axis="long", renormalize=True, equalize_rows=True),
     # Decay there is 1.2 times the square of the rate.
     "modded-nanogpt": _like("modded-nanogpt f411b3d", 0.023, 0.0276, "polar-express-dion", "original", nesterov=True,
                             neuron_norm=True, neuron_beta2=0.9, cautious_weight_decay=True, decay_at="adjusted",
-                            momentum_warmup=300),
+                            momentum_warmup=300, neuron_axis="long"),
 }

@@ -16,13 +16,13 @@ import math
 import torch
 
 from teon_torch import distribution
-from teon_torch.buckets import Plan, input_dim, momentum_type, rows_of_parts, stacked, store
+from teon_torch.buckets import Plan, mean_dim, momentum_type, rows_of_parts, stacked, store
 from teon_torch.distribution import Agreement, DTensor, as_local
 from teon_torch.elsewhere import LIKE
 from teon_torch.orthogonalization import FORMS, NEWTON_SCHULZ
 from teon_torch.update import NESTEROV_FORMS, SCALES, decay_factor, momentum_factors, update_of_stacks
 
-PLANNED = ("k", "experts", "transposed", "neuron_norm")         # options on which a step's plan depends
+PLANNED = ("k", "experts", "transposed", "neuron_norm", "neuron_axis")         # options on which a step's plan depends
 NO_OPTIONS = ("params", "param_names", "lr", "initial_lr")       # of a group
 
 # For each option, a description and a test of valid values.
@@ -41,6 +41,7 @@ LEGAL = {"lr": RATE, "weight_decay": RATE, "momentum": DECAY, "momentum_start": 
          "ns_steps": COUNT_OR_NONE, "head_size": COUNT_OR_NONE, "mode": ("1, 2 or 3", lambda x: x in (1, 2, 3)),
          "ortho": one_of(["svd", *NEWTON_SCHULZ]), "ns_form": one_of(FORMS), "nesterov_form": one_of(NESTEROV_FORMS),
          "update_scale": one_of([*SCALES, "rms"]), "decay_at": one_of(["base", "adjusted"]),
+         "neuron_axis": one_of(["rows", "long"]),
          "ns_dtype": ("None or a floating-point type", lambda x: x is None or getattr(x, "is_floating_point", False)),
          "experts": one_of(["each", "stack"]),
          "update_rms": ("None or a positive number", lambda x: x is None or 0 < x < math.inf)}
@@ -67,7 +68,10 @@ class Teon(torch.optim.Optimizer):
     update t (optax); "ema", g + (1 - mu) M (heavyball).
     momentum_warmup: updates in which the momentum rises linearly from momentum_start. M stays in proportion to the
     average of gradients.
-    neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2.
+    neuron_norm: NorMuon's normalization of each row of an update (arXiv 2510.05491), with neuron_beta2. neuron_axis
+    "long": of each column, if a matrix is wider than high. renormalize: gives the update the norm sqrt(min(m, n)) first
+    (Muon+, arXiv 2602.21545).
+    equalize_rows: orthogonalize rows of one norm (MuonEq, arXiv 2603.28254).
     cautious_weight_decay: decay only weights that the update does not move away from zero (arXiv 2510.12402).
     ortho, ns_steps (None: 5), ns_dtype, ns_form: as in orthogonalize().
     capturable: step() can be captured as a CUDA graph after one uncaptured step; lr is then a tensor on the GPU, or
@@ -87,7 +91,7 @@ class Teon(torch.optim.Optimizer):
                  normalize_slices=False, parts=1, transposed=False, experts="each", head_size=None, update_rms=None,
                  neuron_norm=False, neuron_beta2=0.95, cautious_weight_decay=False, maximize=False, capturable=False,
                  process_group=None, shard="none", update_scale="spectral", decay_at="base", nesterov_form="usual",
-                 momentum_start=0.85, momentum_warmup=0):
+                 momentum_start=0.85, momentum_warmup=0, neuron_axis="rows", renormalize=False, equalize_rows=False):
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, k=k, mode=mode,
                         ortho=ortho, ns_steps=ns_steps, ns_dtype=ns_dtype, ns_form=ns_form,
                         rms_match=rms_match, normalize_slices=normalize_slices, parts=parts, transposed=transposed,
@@ -95,7 +99,7 @@ class Teon(torch.optim.Optimizer):
                         neuron_beta2=neuron_beta2, cautious_weight_decay=cautious_weight_decay, maximize=maximize,
                         capturable=capturable, update_scale=update_scale, decay_at=decay_at,
                         nesterov_form=nesterov_form, momentum_start=momentum_start, momentum_warmup=momentum_warmup,
-                        updates=0)
+                        neuron_axis=neuron_axis, renormalize=renormalize, equalize_rows=equalize_rows, updates=0)
         self.process_group, self.shard = process_group, shard
         self._plan, self._agreements = None, {}
         self._check(defaults | {"params": []})
@@ -140,9 +144,9 @@ class Teon(torch.optim.Optimizer):
             handle.remove()
         # Optimizer casts all state to the parameter's type, but the momentum of a bfloat16 matrix must stay float.
         loaded = [i for group in given["param_groups"] for i in group["params"]]
-        places = [(p, input_dim(group)) for group in self.param_groups for p in group["params"]]
-        for i, (p, of_inputs) in zip(loaded, places):
-            for name, dim in (("momentum", None), ("neurons", of_inputs)):
+        places = [(p, mean_dim(group, p.shape)) for group in self.param_groups for p in group["params"]]
+        for i, (p, reduced) in zip(loaded, places):
+            for name, dim in (("momentum", None), ("neurons", reduced)):
                 if name in given["state"].get(i, {}):
                     value = distribution.placed_for(given["state"][i][name], p, dim)
                     self.state[p][name] = value.to(p.device, momentum_type(p))
@@ -161,6 +165,10 @@ class Teon(torch.optim.Optimizer):
         if group["capturable"] and (group["momentum_warmup"] or group["nesterov_form"] == "bias-corrected"):
             raise ValueError(f"{where}: a captured step does not count updates, which momentum_warmup and "
                              "bias-corrected need; leave capturable out")
+        if group["neuron_axis"] == "long" and (group["parts"] != 1 or group["head_size"]):
+            raise ValueError(f"{where}: neuron_axis='long' is of whole matrices; leave parts and head_size out")
+        if group["renormalize"] and not group["neuron_norm"]:
+            raise ValueError(f"{where}: renormalize is of neuron_norm=True")
         if group["update_rms"] and group["update_scale"] not in ("spectral", "rms"):
             raise ValueError(f"{where}: update_rms is of update_scale='rms'; it is {group['update_scale']!r}")
         sharded = [p for p in group["params"] if isinstance(p, DTensor)]
@@ -266,8 +274,8 @@ class Teon(torch.optim.Optimizer):
         an empty one."""
         elsewhere = set(plan.elsewhere)
         for group in self.param_groups:
-            names = {"momentum": None} | ({"neurons": input_dim(group)} if group["neuron_norm"] else {})
             for p in group["params"]:
+                names = {"momentum": None} | ({"neurons": mean_dim(group, p.shape)} if group["neuron_norm"] else {})
                 if p in elsewhere:
                     self.state.setdefault(p, {})
                 elif p.requires_grad or p.grad is not None:

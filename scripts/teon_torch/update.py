@@ -74,10 +74,13 @@ def update_of_stacks(momenta, neurons, K, group, lr):
 
 
 def update_of_part(x, v, group, lr):
-    """As update_of_stacks(), for x (stacks, K, parts, m, n) and v (stacks * K, parts * m, 1)."""
+    """As update_of_stacks(), for x (stacks, K, parts, m, n) and v (stacks * K, parts * m, 1), or (stacks * K, 1, n)."""
     K, (m, n) = x.shape[1], x.shape[-2:]
     heads = m // group["head_size"] if group["head_size"] else 1
     x = x.unflatten(3, (heads, -1)).flatten(2, 3)  # the same head of K slices is a stack
+    if group["equalize_rows"]:
+        norms = x.norm(dim=-1, keepdim=True)
+        x = x * (norms.square().sum(-2, keepdim=True) / x.shape[-2]).sqrt() / norms.clamp(min=torch.finfo(x.dtype).tiny)
     if group["normalize_slices"]:
         x = x / (x.norm(dim=(-2, -1), keepdim=True) + EPSILON)
     # With k = 1 every mode is Muon. A last stack of one keeps its role's mode, as in the engine, so that in mode 3
@@ -89,7 +92,8 @@ def update_of_part(x, v, group, lr):
     o = o.unflatten(-1, x.shape[-2:]).permute([order.index(i) for i in range(5)])
     factor, rms = factor_of(group, m, n), rms_of(group)
     if v is not None:
-        o, v = normalize_neurons(o, v.view(*o.shape[:-1], 1), group)
+        per_slice = (o.shape[-2], 1) if v.shape[-1] == 1 else (1, n)
+        o, v = normalize_neurons(o, v.view(*o.shape[:3], *per_slice), group)
         v = v.flatten(2, 3).flatten(0, 1)
         factor = rms or factor
     if v is None or not rms:  # else the root mean square is given
@@ -104,10 +108,15 @@ def update_of_part(x, v, group, lr):
 
 def normalize_neurons(o, v, group):
     """NorMuon: divides each row by the root of the running mean v of its mean square, and restores the Frobenius norm
-    of the slice; with update_rms, its root mean square becomes 1. o: (..., m, n), v: (..., m, 1)."""
-    squares = o.square().sum(-1, keepdim=True)
-    v = v * group["neuron_beta2"] + (1 - group["neuron_beta2"]) * (squares / o.shape[-1])
+    of the slice; with update_rms, its root mean square becomes 1. o: (..., m, n), v: (..., m, 1); or v: (..., 1, n),
+    and columns instead of rows."""
+    m, n = o.shape[-2:]
+    dim = -1 if v.shape[-1] == 1 else -2
+    if group["renormalize"]:
+        o = o * (math.sqrt(min(m, n)) / o.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(o.dtype).tiny))
+    squares = o.square().sum(dim, keepdim=True)
+    v = v * group["neuron_beta2"] + (1 - group["neuron_beta2"]) * (squares / o.shape[dim])
     scale = 1 / (v.sqrt() + NEURON_EPSILON)
-    norm = o.shape[-2] * o.shape[-1] if rms_of(group) else squares.sum(-2, keepdim=True)
-    after = (squares * scale.square()).sum(-2, keepdim=True)
+    norm = m * n if rms_of(group) else squares.sum((-2, -1), keepdim=True)
+    after = (squares * scale.square()).sum((-2, -1), keepdim=True)
     return o * scale * torch.where(after > 0, (norm / after).sqrt(), torch.zeros_like(after)), v

@@ -99,6 +99,8 @@ def random_groups(rng, options):
             extra = {"experts": rng.choice(["each", "stack"])}
             if extra["experts"] == "each":
                 extra["k"] = 1
+        if options["neuron_norm"] and "parts" not in extra:
+            extra["neuron_axis"] = rng.choice(["rows", "long"])
         if options["transposed"]:
             shape = (*shape[:-2], shape[-1], shape[-2])
         groups.append({"params": [torch.randn(shape) for _ in range(layers)], "role": f"role{role}", **extra})

@@ -130,6 +130,26 @@ class TeonTorchTest(unittest.TestCase):
                     teon_torch.Teon([p], lr=1, weight_decay=0, ortho="svd", **options).step()
                     self.assertAlmostEqual((p - before).norm().item(), min(m, n)**.5 * factor(m, n), places=5)
 
+    def test_nanochats_forms_are_those_of_its_formulas(self):
+        # In float64, two steps: rows of one norm, the exact polar factor, its norm, NorMuon over the longer side.
+        for m, n in ((4, 4), (8, 4), (4, 8)):
+            for transposed in (False, True):
+                p = torch.nn.Parameter(torch.zeros((n, m) if transposed else (m, n), dtype=torch.double))
+                optimizer = teon_torch.Teon([p], lr=1, weight_decay=0, momentum=0, ortho="svd", neuron_norm=True,
+                                            neuron_beta2=.9, neuron_axis="long", renormalize=True, equalize_rows=True,
+                                            update_scale="none", transposed=transposed)
+                dim, v, wanted = -1 if m >= n else -2, 0, torch.zeros(m, n, dtype=torch.double)
+                for seed in (1, 2):
+                    g = torch.randn(m, n, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
+                    u, _, vt = torch.linalg.svd(g * (g.norm() / m**.5 / g.norm(dim=1, keepdim=True)), False)
+                    o = (u @ vt) * min(m, n)**.5 / (u @ vt).norm()
+                    v = .9 * v + .1 * o.square().mean(dim, keepdim=True)
+                    wanted -= o / v.sqrt() * o.norm() / (o / v.sqrt()).norm()
+                    p.grad = (g.mT if transposed else g).clone()
+                    optimizer.step()
+                found = p.detach().mT if transposed else p.detach()
+                self.assertLess((found - wanted).abs().max().item(), 1e-6, (m, n, transposed))  # + 1e-8 in the root
+
     def test_like(self):
         for name, (_, options) in teon_torch.LIKE.items():
             group, = teon_torch.Teon.like(name, [matrix()], weight_decay=.125).param_groups
@@ -156,6 +176,8 @@ class TeonTorchTest(unittest.TestCase):
                 ({"capturable": True, "momentum_warmup": 3}, "a captured step does not count updates"),
                 ({"capturable": True, "nesterov_form": "bias-corrected"}, "a captured step does not count updates"),
                 ({"decay_at": "adjusted", "parts": (4, 2)}, "parts of .4, 2. rows have different rates"),
+                ({"neuron_axis": "long", "parts": 2}, "neuron_axis='long' is of whole matrices"),
+                ({"renormalize": True}, "renormalize is of neuron_norm=True"),
                 ({"nesterov_form": "other"}, "expected usual, bias-corrected, ema"),
                 ({"momentum_warmup": -1}, "expected an integer, at least 0")):
             with self.assertRaisesRegex(ValueError, message):

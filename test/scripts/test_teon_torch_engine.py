@@ -63,7 +63,10 @@ class LikeTest(Case):
         program = BUILD / "train_gpt2"
         if not program.exists():
             self.skipTest(f"{program.name} is not built in {BUILD}")
-        names = {"optimizer": None, "momentum_start": .85, "neuron_beta2": .95, "nesterov": False, "neuron_norm": False}
+        names = {"optimizer": None, "momentum_start": .85, "neuron_beta2": .95, "nesterov": False, "neuron_norm": False,
+                 "neuron_axis": "rows", "renormalize": False, "equalize_rows": False}
+        shown = self.call(program, "--help-all").stdout
+        known = {flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", shown)}
         for name, (_, options) in teon_torch.LIKE.items():
             line = next(line for line in self.call(program, "--like", name, "--plan-only").stdout.splitlines()
                         if "--ortho" in line)
@@ -75,7 +78,7 @@ class LikeTest(Case):
             if wanted["update_scale"] == "rms":
                 wanted["update_rms"] = wanted.get("update_rms", .2)
                 flags.setdefault("update_scale", "rms")
-            for option in {*flags, *wanted}:
+            for option in {*flags, *wanted} & known:
                 theirs, mine = flags.get(option, names.get(option)), wanted.get(option, names.get(option))
                 if isinstance(mine, float):
                     theirs = float(theirs)
