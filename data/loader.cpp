@@ -114,6 +114,10 @@ const LoaderOptions& checked(const LoaderOptions& o) {
 
 }  // namespace
 
+void check_loadable(const std::vector<ShardInfo>& shards, const LoaderOptions& options) {
+    BatchReader(shards, checked(options)).read_first_windows();
+}
+
 // Batches use a ring of slots, each with a pinned and a device buffer. Call c of next() returns slot c mod kSlots:
 //
 //     calls        c - 2        c - 1         c            c + 1        c + 2

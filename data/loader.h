@@ -34,11 +34,14 @@ struct LoaderOptions {
     bool prefetch = true;        // a thread reads up to two batches ahead; does not change the batches
 };
 
+// Reads the first window of every shard, so that shards of another tokenizer cause an Error here. Throws UsageError if
+// the options contradict each other or the shards contain no window. Needs no device.
+void check_loadable(const std::vector<ShardInfo>& shards, const LoaderOptions& options);
+
 // Not thread-safe: to be used from one thread and with one stream.
 class Loader {
 public:
-    // Reads the first window of every shard, so that shards of another tokenizer cause an Error here. Throws UsageError
-    // if the options contradict each other or the shards contain no window.
+    // Throws what check_loadable() throws.
     Loader(std::vector<ShardInfo> shards, const LoaderOptions& options);
     ~Loader();
 

@@ -45,6 +45,8 @@ check-cuda: $(CHECK_CUDA)  ## Compile for every architecture with nvcc; report r
 	@$(PYTHON) dev/ptxas_report.py build/cuda-check
 	@$(PYTHON) bench/instruction_counts.py build/cuda-check
 
+compile-kernels: $(call objects,$(filter kernels/%.cu runtime/%.cu,$(LIBRARY)))  ## Compile kernels/ and runtime/ only
+
 # Without MPI and NCCL, so that the programs need nothing but the driver and CUDA's libraries.
 BUNDLED := $(FIRST:%=build/cuda-bundle/%)
 $(BUNDLED) &: FORCE | $(SETUP_FIRST)
@@ -95,4 +97,4 @@ PLANTED := build/cuda-model/tests build/cuda-model/clusters
 test-faults: $(PLANTED) $(MODEL_GPU)  ## Plant faults in nvcc's output; the modelled GPU must find them
 	@LD_LIBRARY_PATH=$(CURDIR)/build/model-gpu $(PYTHON) gpusim/test/plant_faults.py $(PLANTED)
 
-.PHONY: test-sanitize test-cpus check-cuda gpu-bundle cuda-run-tests foreign test-faults
+.PHONY: test-sanitize test-cpus check-cuda compile-kernels gpu-bundle cuda-run-tests foreign test-faults

@@ -6,7 +6,7 @@
 Reads the *.cu.o.log files below the folder and prints one row per kernel: static shared memory and, for each
 architecture, registers per thread, the warps per multiprocessor that these registers permit (8 are two per scheduler)
 and bytes spilled (stores + loads). Dynamic shared memory is known only at launch; kernels that need much of it assert
-its size where they define it. Rows with spills end in "spills".
+its size where they define it. Fails if a kernel spills that PERMITTED does not list: its row ends in "spills".
 """
 if __name__ == "__main__":
     from begin import startup
@@ -22,6 +22,11 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
+# The bytes that a kernel may spill on an architecture, with the reason.
+PERMITTED = {
+    # Only with CUDA 13.5, to which the producer's 24 registers are too few: a load and a store in the consumers' loop.
+    ("flash_attention_hopper_key_gradient_kernel<128>", "sm_90a"): 52,
+}
 Usage = collections.namedtuple("Usage", "registers spilled shared")
 
 
@@ -77,7 +82,7 @@ def main():
     rows = [(file, names[name], usage) for (file, name), usage in kernels.items()]
     width = 2 + max(len(name) for _, name, _ in rows)
     print(f"{'kernel':{width}}" + "".join(f"  {a:>8} {'warps':>5} {'spill':>6}" for a in architectures) + "  shared")
-    previous = None
+    previous, failed = None, 0
     for file, name, usage in sorted(rows, key=lambda row: row[:2]):
         if file != previous:
             print(file)
@@ -85,11 +90,15 @@ def main():
         columns = "".join(f"  {usage[a].registers:8} {warps(usage[a].registers):5} {usage[a].spilled or '-':>6}"
                           if a in usage
                           else f"  {'-':>8} {'-':>5} {'-':>6}" for a in architectures)
-        spills = "  spills" if any(u.spilled for u in usage.values()) else ""
+        spills = "  spills" if any(u.spilled > PERMITTED.get((name, a), 0) for a, u in usage.items()) else ""
+        failed += bool(spills)
         print(f"  {name:{width - 2}}{columns}  {max(u.shared for u in usage.values()):6}{spills}")
     spilling = sum(any(u.spilled for u in usage.values()) for _, _, usage in rows)
     print(f"{len(rows)} kernels, {spilling} with spills (registers per thread; warps: per multiprocessor, by "
           "registers; spill: bytes stored and loaded; shared: static bytes)")
+    if failed:
+        sys.exit(f"ptxas_report: error: {failed} kernels spill registers; use fewer (docs/fp8.md), or add them to "
+                 "PERMITTED with the reason")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Guess: Muon orthogonalizes its momentum, so gradients of any size, 1e-2 or 1e-8, move a float matrix equally far, as
 #        with torch.optim.Muon.
-# Seen:  by optimuon's defaults elements of 1e-7 move it 0.39 times as far and of 1e-8 not at all: it casts to float16,
-#        whose smallest number is 6e-8, before it normalizes. torch.optim.Muon moves it as far to 1e-8 (bfloat16).
+# Seen:  with optimuon's defaults elements of 1e-7 move it 0.39 times as far and of 1e-8 not at all: it casts to
+#        float16, whose smallest number is 6e-8, before it normalizes. torch.optim.Muon moves it as far to 1e-8
+#        (bfloat16).
 # Known: optimuon 0.1.1, torch 2.15.0 (2026-11). Found by measuring each package's step against the size of gradients.
 . "$(dirname "$0")/lib.sh"
 packages numpy==2.4.6 torch==2.15.0 optimuon==0.1.1

@@ -11,9 +11,11 @@
 
 #include "base/standard_streams.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/published_model.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
+#include "files/file.h"
 #include "files/json.h"
 #include "generation/sampling.h"
 #include "model/decoder.h"
@@ -98,12 +100,25 @@ std::string summary(const GenerateOptions& o, const std::vector<int>& text, size
     return line;
 }
 
+// Returns the checkpoint of the lowest validation loss if `name` is a run that kept it, and says so if it is not the
+// newest; else the name.
+std::string best_of(const std::string& name) {
+    const std::optional<int64_t> best = is_folder(name) ? best_checkpoint(name) : std::nullopt;
+    if (!best) return name;
+    const std::string path = name + "/" + checkpoint_name(*best);
+    const int64_t newest = list_checkpoints(name).back();
+    const std::string note = fmt::format("{} has the run's lowest validation loss; {}/{} is the newest", path, name,
+                                         checkpoint_name(newest));
+    if (newest != *best) print_error(fmt::format("generate: {}\n", shortened(note)));
+    return path;
+}
+
 int run(const std::vector<ModelFamily>& families, int argc, const char* const* argv) {
     std::optional<GenerateOptions> o = parse_generate_options(families, argc, argv);
     if (!o) return 0;
     if (o->sampling.prompt == "-") o->sampling.prompt = prompt_from_standard_input();
     if (o->seed < 0) o->seed = static_cast<int64_t>(std::random_device()());
-    const PublishedModel model = open_model(o->checkpoint, families);
+    const PublishedModel model = open_model(best_of(o->checkpoint), families);
     for (const std::string& note : notes_on(model)) print_error(fmt::format("generate: {}\n", note));
     if (const std::string note = other_sampling(model, o->sampling); !note.empty())
         print_error(fmt::format("generate: {}\n", shortened(note)));

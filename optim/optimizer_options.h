@@ -47,6 +47,11 @@ inline constexpr auto kEnumNames<Ortho> = enum_names<Ortho>({{Ortho::svd, "svd"}
                                                              {Ortho::polar_express_nanochat, "polar-express-nanochat"},
                                                              {Ortho::polar_express_dao, "polar-express-dao"},
                                                              {Ortho::polar_express_timm, "polar-express-timm"}});
+// NorMuon's neurons: rows, or where a matrix is wider than high its columns, so that means are over the shorter sides.
+enum class NeuronAxis { rows, longer };
+template <>
+inline constexpr auto kEnumNames<NeuronAxis> = enum_names<NeuronAxis>({{NeuronAxis::rows, "rows"},
+                                                                       {NeuronAxis::longer, "long"}});
 template <>
 inline constexpr auto kEnumNames<UpdateScale> = enum_names<UpdateScale>({{UpdateScale::spectral, "spectral"},
                                                                          {UpdateScale::original, "original"},
@@ -83,7 +88,10 @@ struct OptimizerOptions {
     // the root of the running mean of its squares, with the decay neuron_beta2, then restore the norm of O_k.
     bool neuron_norm = false;
     float neuron_beta2 = 0.95f;
-    bool ortho_per_head = false;          // q, k, v: orthogonalize each head's rows as a separate matrix
+    NeuronAxis neuron_axis = NeuronAxis::rows;
+    bool renormalize = false;     // before it, O_k as if its norm was that of a semi-orthogonal matrix
+    bool equalize_rows = false;   // before the orthogonalization, each slice's rows to one norm (arXiv 2603.28254)
+    bool ortho_per_head = false;  // q, k, v: orthogonalize each head's rows as a separate matrix
     std::map<Role, float> lr_scale = {};  // factor per role, default 1; weight decay uses the unscaled learning rate
     Ortho ortho = Ortho::polar_express;
     int ns_steps = 5;

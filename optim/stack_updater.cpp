@@ -23,6 +23,7 @@ StackUpdater::StackUpdater(const ParamStore& params, const ParamTable& table, co
 
     int64_t partials = 0;
     int64_t slices = 0;
+    int64_t rows = 0;
     int64_t neurons = 0;
     int64_t scratch = 0;
     for (StackGroup& stacks : group_stacks(plan.stacks, options, placement.ranks, placement.owner)) {
@@ -32,12 +33,14 @@ StackUpdater::StackUpdater(const ParamStore& params, const ParamTable& table, co
         const SliceBatch chunk = groups_.back().batch(0, own.chunk);
         partials = std::max(partials, int64_t{chunk.count} * momentum_parts(chunk));
         slices = std::max<int64_t>(slices, chunk.count);
+        if (options.equalize_rows) rows = std::max(rows, int64_t{chunk.count} * chunk.m);
         if (has_neuron_norm(options)) neurons = std::max(neurons, neuron_scales_floats(chunk));
         scratch = std::max(scratch, own.scratch_bytes());
     }
     scratch_ = Buffer<std::byte>(scratch);
     partial_ = Buffer<float>(partials);
     scales_ = Buffer<float>(slices);
+    rows_ = Buffer<float>(rows);
     neurons_ = Buffer<float>(neurons);
 }
 
@@ -49,19 +52,22 @@ SliceBatch StackUpdater::Group::batch(int first_stack, int count) const {
             u.n,
             aligned,
             stacks.logical.m,
-            stacks.logical.n};
+            stacks.logical.n,
+            by_columns};
 }
 
 StackUpdater::Group StackUpdater::make_group(StackGroup stacks, const ParamStore& params, const Placement& placement,
                                              int rank, const Stream& stream) const {
     const bool aligned = all_aligned(stacks);
+    const bool by_columns = has_column_neurons(options_, stacks.logical.m, stacks.logical.n);
     std::vector<std::vector<Part>> updated = take_stacks_of(rank, stacks, placement);
     const std::vector<Slice> slices = slices_of(stacks, params);
     Group group{.stacks = std::move(stacks),
                 .updated = std::move(updated),
                 .slices = Buffer<Slice>(std::ssize(slices)),
                 .nonfinite = {},
-                .aligned = aligned};
+                .aligned = aligned,
+                .by_columns = by_columns};
     upload(group.slices.data(), slices.data(), std::ssize(slices), stream);
     stream.synchronize();  // the upload reads `slices`
     group.nonfinite = Buffer<int>(std::ssize(group.stacks.stacks) * group.stacks.heads);
@@ -109,6 +115,7 @@ std::vector<Slice> StackUpdater::slices_of(const StackGroup& group, const ParamS
     for (int s : group.stacks) {
         const Stack& stack = plan_.stacks[s];
         const double decay_scale = options_.decay_at == DecayAt::adjusted ? rate_scale(stack, options_) : 1.0;
+        const int neurons = has_column_neurons(options_, stack.logical_m, stack.logical_n) ? stack.n : stack.m;
         const float weight_decay = static_cast<float>(options_.weight_decay * decay_scale);
         for (int head = 0; head < stack.heads; ++head)
             for (int param : stack.params) {
@@ -124,7 +131,7 @@ std::vector<Slice> StackUpdater::slices_of(const StackGroup& group, const ParamS
                                            .lr_scale = static_cast<float>(update_scale(stack, options_)),
                                            .weight_decay = row.decay ? weight_decay : 0.0f,
                                            .cautious = options_.cautious_weight_decay},
-                                  .neurons = at.size() > 1 ? at[1] + int64_t{head} * stack.m : 0});
+                                  .neurons = at.size() > 1 ? at[1] + int64_t{head} * neurons : 0});
             }
     }
     return slices;
@@ -178,16 +185,21 @@ void StackUpdater::update_chunk(const Group& group, int first, int count, ParamS
     momentum_update(state_.data(), partial_.data(), params.sums().data<float>(), control, slices, rule, stream);
     slice_scales(scales_.data(), group.nonfinite.data() + int64_t{first} * stacks.heads, partial_.data(), control,
                  momentum_parts(slices), batch.count, layout.K, margin, options_.teon_normalize_slices, stream);
-    unfold(Z, state_.data(), options_.nesterov ? params.sums().data<float>() : nullptr, scales_.data(), control, slices,
-           layout, rule, stream);
-    const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, stacks.method, context));
-    const float* rows = nullptr;
-    if (has_neuron_norm(options_)) {
-        neuron_scales(neurons_.data(), state_.data(), O, control, slices, layout, options_.neuron_beta2,
-                      options_.update_rms > 0, stream);
-        rows = neurons_.data();
+    const float* grad = options_.nesterov ? params.sums().data<float>() : nullptr;
+    const float* row_factors = nullptr;
+    if (options_.equalize_rows) {
+        equal_rows(rows_.data(), state_.data(), grad, partial_.data(), control, slices, rule, stream);
+        row_factors = rows_.data();
     }
-    fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, stream, rows);
+    unfold(Z, state_.data(), grad, scales_.data(), control, slices, layout, rule, stream, row_factors);
+    const T* O = static_cast<const T*>(orthogonalize(Z, rest, batch, stacks.method, context));
+    const float* neuron_factors = nullptr;
+    if (has_neuron_norm(options_)) {
+        neuron_scales(neurons_.data(), state_.data(), O, control, slices, layout,
+                      {options_.neuron_beta2, options_.update_rms > 0, options_.renormalize}, stream);
+        neuron_factors = neurons_.data();
+    }
+    fold_update(params.masters().data<float>(), params.work_copy(), O, control, slices, layout, stream, neuron_factors);
 }
 
 }  // namespace teon

@@ -38,8 +38,8 @@ private:
         StackGroup stacks;
         std::vector<std::vector<Part>> updated;  // by round, on all ranks
         Buffer<Slice> slices;
-        Buffer<int> nonfinite;  // per unfolding: 1 if its momentum was ever not finite
-        bool aligned;
+        Buffer<int> nonfinite;     // per unfolding: 1 if its momentum was ever not finite
+        bool aligned, by_columns;  // SliceBatch's
         SliceBatch batch(int first_stack, int count) const;
     };
     Group make_group(StackGroup stacks, const ParamStore& params, const Placement& placement, int rank,
@@ -57,8 +57,8 @@ private:
     OffloadableBuffer<float> state_;              // of this rank's stacks
     std::vector<std::vector<int64_t>> state_at_;  // by parameter: the offsets of its tensors; empty: not of this rank
     std::vector<Group> groups_;
-    Buffer<std::byte> scratch_;                 // one chunk of unfoldings, then orthogonalize()'s scratch
-    Buffer<float> partial_, scales_, neurons_;  // of one chunk of slices
+    Buffer<std::byte> scratch_;                        // one chunk of unfoldings, then orthogonalize()'s scratch
+    Buffer<float> partial_, scales_, rows_, neurons_;  // of one chunk of slices
 };
 
 }  // namespace teon

@@ -13,8 +13,15 @@ int64_t StateShape::stride() const { return round_up(int64_t{rows} * cols, 64); 
 
 std::vector<StateShape> matrix_state(const OptimizerOptions& options, const ParamRow& row) {
     std::vector<StateShape> state = {{"momentum", row.rows, row.cols}};
-    if (has_neuron_norm(options)) state.push_back({"neurons", row.rows, 1});
+    if (!has_neuron_norm(options)) return state;
+    const int heads = options.ortho_per_head ? row.heads : 1;
+    const bool columns = has_column_neurons(options, row.logical_rows / heads, row.logical_cols);
+    state.push_back({"neurons", columns ? heads : row.rows, columns ? row.cols : 1});
     return state;
+}
+
+bool has_column_neurons(const OptimizerOptions& options, int m, int n) {
+    return options.neuron_axis == NeuronAxis::longer && n > m;
 }
 
 std::vector<StackGroup> group_stacks(const std::vector<Stack>& stacks, const OptimizerOptions& options, int ranks,

@@ -32,7 +32,9 @@ struct StateShape {
     int rows, cols;
     int64_t stride() const;  // elements from this tensor to the next, which is aligned
 };
-// The momentum and, for NorMuon's normalization, the second moment of each row.
+// Whether NorMuon's neurons are columns in a matrix of this unpadded shape, which is orthogonalized alone.
+bool has_column_neurons(const OptimizerOptions& options, int m, int n);
+// The momentum and, for NorMuon's normalization, the second moment of each neuron: of rows, or of each head's columns.
 std::vector<StateShape> matrix_state(const OptimizerOptions& options, const ParamRow& row);
 
 // Bound of the Newton-Schulz workspace, unless a single stack needs more. Larger groups are processed in chunks.

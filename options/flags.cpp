@@ -149,7 +149,7 @@ void add_run_flags(OptionTable& t, Options& o) {
              "type in which ranks exchange and sum gradients; bf16 halves the bytes and rounds each partial sum")
         .fixed = true;
     t.integer("--memory", o.memory, 1, kMaxCount, "bytes of device memory to plan for, e.g. 40Gi").default_text =
-        "what is free; 80Gi with --plan-only";
+        "what is free here; with --plan-for, that of the GPU";
 }
 
 void add_checkpoint_flags(OptionTable& t, Options& o) {
@@ -165,7 +165,8 @@ void add_checkpoint_flags(OptionTable& t, Options& o) {
               "also keep checkpoints of steps that are multiples of this; 0: none")
         .need("--keep-last");
     t.toggle("--keep-best", o.keep_best,
-             "also keep the checkpoint with the lowest validation loss, which the link `best` in --out points to");
+             "also keep the checkpoint with the lowest validation loss, which the link `best` in --out points to")
+        .default_text = "on for two epochs or more with several evaluations";
     t.toggle("--checkpoint-sync", o.checkpoint_sync,
              "wait for each checkpoint instead of training while it is written");
     t.choice("--on-save-error", o.stop_on_save_error, {{"continue", false}, {"stop", true}},
@@ -212,12 +213,19 @@ void add_sample_flags(OptionTable& t, Options& o) {
 
 void add_check_flags(OptionTable& t, Options& o) {
     t.group("Checks", kFree);
-    t.toggle("--plan-only", o.plan_only, "print parameters, memory and optimizer plan; use no device").this_call = true;
+    t.toggle("--plan-only", o.plan_only,
+             "print parameters, memory and optimizer plan, and refuse what a run on this machine would refuse, but for "
+             "data that are not there yet; compute nothing")
+        .this_call = true;
     OptionRow& plan_for = t.name("--plan-for", o.plan_for, plan_names(),
                                  "--plan-only for this GPU, which need not be present: its memory, its attention "
                                  "kernel, the expected step time");
     plan_for.this_call = true;
     plan_for.logged = false;
+    OptionRow& price = t.number("--price", o.price, 0, 1e6,
+                                "price of a GPU and hour in any currency: the plan then has the whole run's");
+    price.need("--plan-for").this_call = true;
+    price.logged = false;
     t.toggle("--eval-only", o.eval_only,
              "train nothing; evaluate the weights of --init-from, or of the newest checkpoint in --out with --resume")
         .this_call = true;

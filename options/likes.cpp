@@ -67,20 +67,19 @@ constexpr Like kLikes[] = {
      ""},
     {"optimuon", "Muon of optimuon 0.1.1",
      "--optimizer normuon --ortho polar-express-dion --nesterov on --update-scale original --lr 0.02 "
-     "--weight-decay 0 --cautious-weight-decay on --momentum 0.95 --neuron-beta2 0.95",
-     "NorMuon's means over the columns of wide matrices"},
+     "--weight-decay 0 --cautious-weight-decay on --momentum 0.95 --neuron-beta2 0.95 --neuron-axis long",
+     ""},
     {"nanochat", "nanochat 92d63d4",
      "--optimizer normuon --ortho polar-express-nanochat --nesterov on --update-scale original --lr 0.02 "
      "--weight-decay 0.28 --cautious-weight-decay on --decay-at adjusted --momentum 0.97 --momentum-warmup 400 "
-     "--momentum-start 0.85 --neuron-beta2 0.9",
-     "NorMuon's means over the columns of wide matrices; rows of equal norm before the orthogonalization, the norm "
-     "sqrt(min(rows, columns)) after it; rate and decay scaled by batch and tokens; the decay's cosine to 0; the "
+     "--momentum-start 0.85 --neuron-beta2 0.9 --neuron-axis long --renormalize on --equalize-rows on",
+     "rate and decay scaled by batch and tokens; the decay's cosine to 0; the "
      "momentum's way down to 0.9"},
     {"modded-nanogpt", "modded-nanogpt f411b3d",
      "--optimizer normuon --ortho polar-express-dion --nesterov on --update-scale original --lr 0.023 "
      "--weight-decay 0.0276 --cautious-weight-decay on --decay-at adjusted --momentum 0.95 --momentum-warmup 300 "
-     "--momentum-start 0.85 --neuron-beta2 0.9",
-     "NorMuon's means over the columns of wide matrices; twice the rate for mlp-down (--lr-scale); decay by the square "
+     "--momentum-start 0.85 --neuron-beta2 0.9 --neuron-axis long",
+     "twice the rate for mlp-down (--lr-scale); decay by the square "
      "of the rate, which 0.0276 = 1.2 x 0.023 gives at the peak only; the momentum's way down to 0.85"},
 };
 

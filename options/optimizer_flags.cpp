@@ -131,6 +131,17 @@ void add_update_flags(OptionTable& t, OptimizerOptions& opt, Options& o) {
         .of(orthogonalizes)
         .need("--neuron-norm")
         .need("--optimizer", {"normuon"});
+    t.choice("--neuron-axis", opt.neuron_axis,
+             "neurons are rows, or in matrices that are wider than high columns, as in nanochat")
+        .of(orthogonalizes)
+        .need("--neuron-norm")
+        .need("--optimizer", {"normuon"});
+    t.toggle("--renormalize", opt.renormalize,
+             "before NorMuon's normalization, scale the update to the norm of a semi-orthogonal matrix (Muon+)")
+        .of(orthogonalizes)
+        .need("--neuron-norm")
+        .need("--optimizer", {"normuon"});
+    t.toggle("--equalize-rows", opt.equalize_rows, "orthogonalize rows of equal norm (MuonEq)").of(orthogonalizes);
     t.add(
          "--lr-scale", "ROLE=X,...",
          fmt::format("factors of the learning rate per role, e.g. q=0.707,k=0.707,v=0.707; there are {}; norms and "

@@ -95,6 +95,7 @@ struct Options {
     // checks
     bool plan_only = false, eval_only = false;
     std::string plan_for;                  // a GPU of base/gpus.h; empty: this machine
+    double price = 0;                      // of a GPU and hour; 0: not given
     bool eval_all = false;                 // with eval_only: all splits
     int eval_stride = 0;                   // with eval_only; 0: windows that do not overlap
     std::string hellaswag, hellaswag_out;  // with eval_only

@@ -46,9 +46,9 @@ std::optional<GenerateOptions> parse_generate_options(const std::vector<ModelFam
     OptionTable t;
     t.group("Model");
     t.text("--checkpoint", o.checkpoint, "FOLDER",
-           fmt::format(
-               "config.json and model.safetensors of a model ({}), a run, for its newest checkpoint, or hf:OWNER/NAME",
-               joined(titles, ", ")));
+           fmt::format("config.json and model.safetensors of a model ({}), a run, for its best checkpoint or else its "
+                       "newest, or hf:OWNER/NAME",
+                       joined(titles, ", ")));
     t.text("--tokenizer", o.tokenizer, "FOLDER",
            "tokenizer of weights without one: a folder of tokens that scripts/prepare.py made, or one with "
            "tokenizer.json or tokenizer.model")

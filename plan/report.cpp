@@ -54,7 +54,8 @@ std::string update_text(const Options& o) {
     const OptimizerOptions& u = o.optimizer;
     const OptimizerOptions defaults;
     const bool is_default = u.ortho == defaults.ortho && !u.nesterov && scale_of(u) == defaults.update_scale &&
-                            u.decay_at == defaults.decay_at && u.momentum_warmup == 0 && !has_neuron_norm(u);
+                            u.decay_at == defaults.decay_at && u.momentum_warmup == 0 && !has_neuron_norm(u) &&
+                            !u.equalize_rows;
     return fmt::format("{} of the momentum{}, scale {}; {}--like keller is what most know as Muon", name_of(u.ortho),
                        u.nesterov ? fmt::format(" with Nesterov ({})", name_of(u.nesterov_form)) : "",
                        name_of(scale_of(u)), is_default ? "as in the Teon paper; " : "");
@@ -175,7 +176,9 @@ std::string plan_report(const RunPlan& p) {
                      o.checkpoint_minutes > 0
                          ? fmt::format(", after {:g} minutes without one (replaced by the next)", o.checkpoint_minutes)
                          : "",
-                     o.keep_best ? ", of the lowest validation loss" : ""));
+                     o.keep_best ? fmt::format(", of the lowest validation loss{}",
+                                               o.is_chosen("--keep-best") ? "" : " (several epochs; --keep-best off)")
+                                 : ""));
     report_device(p, line);
     line.text += memory_text(p);
     line.text += plan_table(p.params, p.optimizer_plan, o.optimizer);

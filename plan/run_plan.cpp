@@ -212,6 +212,34 @@ void warn_of_few_steps(RunPlan& p) {
                                                 p.steps == 1 ? "" : "s", p.steps == 1 ? "es" : "", advice));
 }
 
+// Says what few tokens can teach, and which preset suits them if the model is far too large (measured:
+// docs/using.md#a-small-text).
+void note_few_tokens(RunPlan& p) {
+    constexpr int64_t kFewTokens = 1'000'000;
+    constexpr int64_t kMostParametersPerToken = 100;
+    if (p.data_tokens == 0 || p.data_tokens >= kFewTokens || p.options.adopted) return;
+    const std::string smallest = p.family->presets.front().preset;
+    const int64_t parameters = p.params.logical_size();
+    const bool is_too_large = parameters > kMostParametersPerToken * p.data_tokens && p.config.preset != smallest;
+    p.notes.emplace_back(
+        "note", fmt::format("{} training tokens are few: expect words and names of the text, no sentences that make "
+                            "sense (docs/using.md#a-small-text){}",
+                            count_text(static_cast<double>(p.data_tokens)),
+                            is_too_large ? fmt::format("; {} parameters would memorize them: --model {}",
+                                                       count_text(static_cast<double>(parameters)), smallest)
+                                         : ""));
+}
+
+// Sets options.keep_best by default: in later epochs the validation loss may rise, and the last checkpoint is then
+// not the best one. Not where only the last step is evaluated or none is saved.
+void keep_best_of_several_epochs(RunPlan& p) {
+    Options& o = p.options;
+    const int64_t epoch = windows_of(p.train.shards, o.seq_len) * o.seq_len;
+    const bool several = p.steps * o.batch_tokens >= 2 * epoch && epoch > 0 && p.train.mixture.empty();
+    const bool evaluates = !p.val.shards.empty() && o.eval_every > 0 && o.eval_every < p.steps;
+    if (!o.is_chosen("--keep-best") && several && evaluates && o.checkpoint_end) o.keep_best = true;
+}
+
 // Sets options.batch_tokens. A given number is rounded down to whole sequences, with a note. The default suits the
 // device: 524288 on a GPU, on a CPU at most as many as 2e12 operations per rank train (some seconds' work). It also
 // follows the data: an epoch, or the run if that is shorter, has at least 200 steps, down to one sequence (or
@@ -261,6 +289,7 @@ void plan_length(RunPlan& p) {
     }
     check_countable(p);
     warn_of_few_steps(p);
+    keep_best_of_several_epochs(p);
 }
 
 void check_sharding(const Options& o, int ranks) {
@@ -395,6 +424,7 @@ RunPlan plan_run(const ModelFamily& family, const Options& options, bool is_gpu,
         p.ns_dtype_reason = ns_dtype.reason;
     }
     p.params = decoder_params(p.config);
+    note_few_tokens(p);
     p.optimizer_plan = plan_optimizer(p.params, o.optimizer);
     p.placement = place(p.params, p.optimizer_plan, o.optimizer, ranks);
     p.activations = decoder_activations(p.config, p.run);  // throws if flags exclude one another

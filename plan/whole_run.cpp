@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "base/text.h"
 #include "model/decoder.h"
@@ -22,19 +23,29 @@ double evaluation_steps(const RunPlan& p) {
 
 std::string bytes_on_disk(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
-std::string time_text(const RunPlan& p, const GpuModel* gpu) {
+// Returns what the expected time of a run leaves unknown, or an empty string.
+std::string unknown_time(const RunPlan& p, const GpuModel* gpu) {
     if (!gpu) return "not predicted without --plan-for; --steps 20 measures tokens/s";
     if (!predicts_step_time(p)) return "not predicted: only for --dtype bf16 with flash attention";
-    if (p.steps == 0) return "unknown until --tokens, --steps or the data give the length";
-    const double steps = static_cast<double>(p.steps) + evaluation_steps(p);
-    const double wide = std::exp(gpu->spread);
-    const double hours = steps * step_time(p, gpu->rates).total() / 3600;
-    std::string text = fmt::format("{:.3g} hours ({:.3g} to {:.3g}) on {} {}", hours, hours / wide, hours * wide,
-                                   p.ranks, p.options.plan_for);
-    if (p.ranks > 1)
-        text += fmt::format(", {:.3g} GPU hours ({:.3g} to {:.3g})", hours * p.ranks, hours * p.ranks / wide,
-                            hours * p.ranks * wide);
-    return text + ", not measured";
+    return p.steps > 0 ? "" : "unknown until --tokens, --steps or the data give the length";
+}
+
+// "1.23 hours (1.08 to 1.4)", three digits without an exponent
+std::string range_text(double expected, const GpuModel& gpu, std::string_view unit) {
+    const double wide = std::exp(gpu.spread);
+    const auto digits = [](double x) { return fmt::format("{:g}", std::stod(fmt::format("{:.3g}", x))); };
+    return fmt::format("{}{} ({} to {})", digits(expected), unit, digits(expected / wide), digits(expected * wide));
+}
+
+double hours_of(const RunPlan& p, const GpuModel& gpu) {
+    return (static_cast<double>(p.steps) + evaluation_steps(p)) * step_time(p, gpu.rates).total() / 3600;
+}
+
+std::string time_text(const RunPlan& p, const GpuModel& gpu) {
+    const double hours = hours_of(p, gpu);
+    const std::string all = p.ranks > 1 ? ", " + range_text(hours * p.ranks, gpu, " GPU hours") : "";
+    return fmt::format("{} on {} {}{}, not measured", range_text(hours, gpu, " hours"), p.ranks, p.options.plan_for,
+                       all);
 }
 
 std::string data_text(const RunPlan& p) {
@@ -59,11 +70,12 @@ int64_t most_checkpoints(const RunPlan& p) {
     const int64_t steps = std::max<int64_t>(p.steps, 1);
     const int64_t after_last = every > 0 ? steps % every != 0 : 1;  // the end's, unless it is one of the others
     const int64_t by_step = (every > 0 ? steps / every : 0) + (o.checkpoint_end ? after_last : 0);
-    if (o.keep_last == 0 || by_step <= o.keep_last)
-        return by_step + (o.checkpoint_minutes > 0);  // one by the clock stays until the next is written
+    // One by the clock stays until the next is written; the best one stays.
+    const int64_t others = (o.checkpoint_minutes > 0) + o.keep_best;
+    if (o.keep_last == 0 || by_step <= o.keep_last) return by_step + others;
     // Older checkpoints are removed once a new one is whole.
     const int64_t multiples = o.keep_every > 0 ? steps / std::lcm(every, o.keep_every) : 0;
-    return std::min(by_step + (o.checkpoint_minutes > 0), o.keep_last + 1 + multiples);
+    return std::min(by_step + others, o.keep_last + 1 + multiples + o.keep_best);
 }
 
 int64_t checkpoint_bytes(const RunPlan& p) {
@@ -76,7 +88,13 @@ std::string whole_run_table(const RunPlan& p, const GpuModel* gpu) {
     const auto line = [&](std::string_view name, const std::string& value) {
         out += fmt::format("  {:<14}{}\n", name, wrapped(value, 16, text_width()));
     };
-    line("time", time_text(p, gpu));
+    const std::string unknown = unknown_time(p, gpu);
+    line("time", unknown.empty() ? time_text(p, *gpu) : unknown);
+    if (p.options.price > 0)
+        line("cost", unknown.empty() ? fmt::format("{} at {:g} per GPU and hour",
+                                                   range_text(hours_of(p, *gpu) * p.ranks * p.options.price, *gpu, ""),
+                                                   p.options.price)
+                                     : unknown);
     if (gpu && predicts_step_time(p)) {
         const double speed = static_cast<double>(p.options.batch_tokens) / step_time(p, gpu->rates).total();
         const double share = speed / peak_tokens_per_s(p, gpu->sheet.tflops * 1e12);

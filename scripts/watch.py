@@ -58,8 +58,11 @@ def view(run, config, metrics, width):
     out.append(f"step   {last['step']}/{total} {progress_bar(share, min(40, free))} {100 * share:.0f}% {left}")
     out.append(f"loss   {number(last['loss'], '.4f')} {sparkline(steps.column('loss'), min(60, free))}")
     if evals:
+        finite = [e for e in evals if e["val_loss"] is not None]
+        lowest = min(finite, key=lambda e: e["val_loss"], default=evals[-1])
         out.append(f"val    {number(evals[-1]['val_loss'], '.4f')} (perplexity {number(evals[-1]['val_ppl'], '.2f')}) "
-                   f"at step {evals[-1]['step']}")
+                   f"at step {evals[-1]['step']}"
+                   + (f"; lowest {lowest['val_loss']:.4f} at step {lowest['step']}" if lowest is not evals[-1] else ""))
     out.append(f"speed  {ms:.0f} ms/step, {rate:,.0f} tokens/s, {last['tokens']:,} tokens, "
                f"lr {number(last['lr'], '.2e')}")
     for event in events[-3:]:

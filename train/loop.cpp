@@ -25,6 +25,7 @@
 #include "train/console.h"
 #include "train/evaluation.h"
 #include "train/guard.h"
+#include "train/inputs.h"
 #include "train/ranks.h"
 #include "train/run_folder.h"
 #include "train/samples.h"
@@ -35,22 +36,6 @@
 namespace teon {
 
 namespace {
-
-LoaderOptions loader_options(const RunPlan& p, bool training, const Comm& comm) {
-    LoaderOptions l;
-    l.B = p.run.B;
-    l.T = p.run.T;
-    l.vocab_size = p.config.V;
-    l.shuffle = training && p.options.shuffle;
-    l.seed = p.options.seed;
-    if (training) l.mixture = p.train.mixture;
-    l.mixture_in_turn = p.options.mixture_in_turn;
-    l.document_mask = p.options.document_mask;
-    l.delimiter = p.train.delimiter;
-    l.rank = comm.rank();
-    l.ranks = comm.size();
-    return l;
-}
 
 // Ranks above 0 keep a log only if asked to.
 std::string metrics_path(const Options& o, int rank) {
@@ -69,6 +54,8 @@ Json description(const RunPlan& plan, const Json& changes) {
     run["changes"] = changes;
     return run;
 }
+
+constexpr int64_t kRises = 3;  // so many evaluations in a row above the lowest are no accident
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
@@ -94,7 +81,7 @@ public:
           device_(device.name),
           ctx_(context),
           stop_(stop),
-          loader_(plan_.train.shards, loader_options(plan_, true, *ctx_.comm)),
+          loader_(plan_.train.shards, loader_options(plan_, true, ctx_.comm->rank())),
           console_(plan_.steps, o_.log_every, peak_tokens_per_s(plan_, device.peak_bf16_flops)),
           model_(allocate(
               "weights, gradients and activations", plan_,
@@ -107,7 +94,7 @@ public:
                           [&] { return Saver(plan_, *model_, optimizer_, ctx_, metrics_, console_, stop_); })) {
         check_equal_on_all_ranks(json_text(common_to_ranks(run_)), "options or data", ctx_);
         if (!plan_.val.shards.empty()) {
-            val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, *ctx_.comm));
+            val_loader_ = std::make_unique<Loader>(plan_.val.shards, loader_options(plan_, false, ctx_.comm->rank()));
             evaluator_.emplace(*model_, *val_loader_, plan_.run.B, plan_.run.T, plan_.eval_windows, ctx_);
             if (ctx_.comm->rank() == 0)
                 val_text_ = text_size(plan_.val, tokenizer_folder(plan_.val.shards.front().path), plan_.run.T,
@@ -215,6 +202,7 @@ public:
               o_.max_skipped, last_good_state());
         CHECK(saver_.fault().empty(), "the last checkpoint could not be written: {}", saver_.fault());
         metrics_.sync();
+        if (const std::string losses = last_losses(); !losses.empty()) console_.note(losses);
         const std::string patience = out_of_patience();
         const bool done = trainer_.steps_done() >= plan_.steps && !evaluation_missing_;  // --resume evaluates
         const bool stopped = !done && patience.empty();
@@ -338,6 +326,7 @@ private:
         if (!m) return;
         metrics_.write(*m);
         console_.step(*m);
+        last_loss_ = m->loss;
         if (const std::optional<GuardEvent> event = guard_event(*m, o_.warn_spikes)) {
             metrics_.event(m->step, event->name, event->reason);
             console_.note(fmt::format("step {}: {}: {}", m->step, event->name, event->reason));
@@ -366,10 +355,34 @@ private:
         const bool best = best_.count({step, e.loss});
         console_.note(fmt::format("eval {} | {}{}", step, evaluation_text(e, val_text_),
                                   best && (o_.keep_best || o_.patience > 0) ? " | lowest so far" : ""));
+        last_val_loss_ = e.loss;
         if (best && o_.keep_best) keep_best();
+        if (best_.since == kRises && best_.step > 0 && !std::exchange(rise_noted_, true))
+            record(step, "validation_rises", rise_text());
         const std::string stop = out_of_patience();
         if (!stop.empty()) metrics_.event(step, "out_of_patience", stop);
         return stop;
+    }
+
+    // "lowest 4.9580 at step 100, 3 evaluations ago; --keep-best keeps it; --dropout and --patience may help"
+    std::string rise_text() const {
+        std::vector<std::string> ways;
+        if (plan_.config.dropout == 0) ways.emplace_back("--dropout");
+        if (o_.patience == 0) ways.emplace_back("--patience");
+        return fmt::format("lowest {:.4f} at step {}, {} evaluations ago; {}{}", best_.loss, best_.step, kRises,
+                           o_.keep_best ? "it is kept" : "--keep-best keeps it",
+                           ways.empty() ? "" : fmt::format("; {} may help", joined(ways, " and ")));
+    }
+
+    // "loss 2.1034 in training, 5.8980 in validation; the lowest was 4.9580 at step 100, kept in RUN/best"; empty if
+    // nothing was trained and evaluated.
+    std::string last_losses() const {
+        if (std::isnan(last_loss_) || std::isnan(last_val_loss_)) return "";
+        std::string text = fmt::format("loss {:.4f} in training, {:.4f} in validation", last_loss_, last_val_loss_);
+        if (best_.loss < last_val_loss_)
+            text += fmt::format("; the lowest was {:.4f} at step {}{}", best_.loss, best_.step,
+                                o_.keep_best ? fmt::format(", kept in {}/{}", o_.out, kBestLink) : "");
+        return text;
     }
 
     // Every rank has evaluated the same loss and decides the same.
@@ -473,6 +486,8 @@ private:
     std::optional<Evaluator> evaluator_;  // if there is validation data
     std::optional<TextSize> val_text_;    // that is evaluated, if known
     BestLoss best_;
+    double last_loss_ = std::nan(""), last_val_loss_ = std::nan("");
+    bool rise_noted_ = false;
     std::unique_ptr<Samples> samples_;  // of --sample-every, on rank 0
     Optimizer optimizer_;
     Trainer trainer_;

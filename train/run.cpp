@@ -23,6 +23,7 @@
 #include "runtime/cuda/exchange.h"
 #include "runtime/cuda/host_memory.h"
 #include "train/eval_only.h"
+#include "train/inputs.h"
 #include "train/loop.h"
 #include "train/ranks.h"
 #include "train/run_folder.h"
@@ -68,29 +69,35 @@ void resume_as(Options& o, const TrainingState& state, int ranks) {
     if (!o.adamw_lr && rate.is_number()) o.adamw_lr = rate.get<float>();
 }
 
-// Without --plan-for, plans for this build's backend with an H100's 80 GiB. --memory replaces the device's memory.
+// Checks the device and plans memory for it, which a plan and a run do alike. Returns the bytes that the run may use.
+int64_t fit_to_device(RunPlan& plan, const DeviceInfo& device, int local_ranks) {
+    check_device(plan.run, device);
+    const int64_t given = plan.options.memory;
+    const int64_t bytes = given ? given : usable_bytes(device, plan.ranks, local_ranks);
+    const GpuModel* const gpu = known_gpu(device.name);
+    plan_memory(plan, bytes, gpu ? &gpu->rates : nullptr);
+    return bytes;
+}
+
+// Plans for this machine, or for the GPU of --plan-for: an H100 if the program is built for GPUs and there is none.
 void print_plan(const ModelFamily& family, Options options) {
+    if (!options.out.empty()) RunFolder::check(options.out);
     adopt_model(options, family, std::nullopt);
+    if (options.plan_for.empty() && device_count() == 0) options.plan_for = "h100";
     const GpuModel* const gpu = known_gpu(options.plan_for);
-    const DeviceInfo device = gpu ? device_of(gpu->sheet) : DeviceInfo();
-    const int64_t usable = gpu ? usable_bytes(device, options.ranks, options.ranks) : int64_t{80} << 30;
-    RunPlan plan = plan_run(family, options, gpu || is_cuda(), options.ranks);
-    if (gpu) check_device(plan.run, device);
-    plan_memory(plan, options.memory ? options.memory : usable, gpu ? &gpu->rates : nullptr);
-    if (gpu)
-        print_output(
-            fmt::format("{:<12}{}\n", "device",
-                        wrapped(fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", device.name,
-                                            device.multiprocessors, bytes_text(static_cast<double>(device.total_bytes)),
-                                            device.peak_bf16_flops / 1e12),
-                                12, text_width())));
-    else
-        print_output(fmt::format(
-            "{:<12}{} with {} (--memory)\n{:<12}{}\n", "device",
-            is_cuda() ? "a GPU" : "a CPU, for which this program is built,",
-            bytes_text(static_cast<double>(options.memory ? options.memory : usable)), "",
-            wrapped("--plan-for h100 plans a GPU; known are " + joined(plan_names(), ", "), 12, text_width())));
-    print_output(plan_report(plan));
+    const DeviceInfo device = gpu ? device_of(gpu->sheet) : device_info();
+    RunPlan plan = plan_run(family, options, device.is_gpu, options.ranks);
+    const int64_t usable = fit_to_device(plan, device, options.ranks);
+    if (!gpu) check_host_memory(plan, options.ranks, host_bytes_available());
+    check_inputs(plan);
+    if (!options.out.empty() && !options.resume) RunFolder::check_new(options.out);
+    const auto size = [](auto bytes) { return bytes_text(static_cast<double>(bytes)); };
+    const std::string text =
+        gpu ? fmt::format("{}: {} multiprocessors, {} of memory, {:.0f} TFLOP/s in bf16", device.name,
+                          device.multiprocessors, size(device.total_bytes), device.peak_bf16_flops / 1e12)
+            : fmt::format("{}: this machine, with {} for the run (--memory); --plan-for plans a GPU: {}", device.name,
+                          size(usable), joined(plan_names(), ", "));
+    print_output(fmt::format("{:<12}{}\n{}", "device", wrapped(text, 12, text_width()), plan_report(plan)));
 }
 
 // Plans the run, which resumes from start.resume if that is set. Sets start.changes.
@@ -147,10 +154,7 @@ int train_as_planned(RunPlan plan, TrainingStart& start, std::optional<RunFolder
                      Context& context, StopRequest& stop) {
     const Options& o = plan.options;
     const DeviceInfo device = device_info();
-    check_device(plan.run, device);
-    const GpuModel* const gpu = known_gpu(device.name);
-    plan_memory(plan, o.memory ? o.memory : usable_bytes(device, launch.size, launch.local_size),
-                gpu ? &gpu->rates : nullptr);
+    fit_to_device(plan, device, launch.local_size);
     check_host_memory(plan, launch.local_size, host_bytes_available());
     start.open_folder = [&] {
         if (folder) {

@@ -62,12 +62,14 @@ void check_not_foreign(const std::string& path) {
 }  // namespace
 
 RunFolder::RunFolder(const std::string& path) : path_(path) {
+    check(path);
     std::error_code error;
-    if (fs::is_directory(path, error)) {
-        check_not_foreign(path);
-        lock();
-        return;
-    }
+    if (fs::is_directory(path, error)) lock();
+}
+
+void RunFolder::check(const std::string& path) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) return check_not_foreign(path);
     CHECK_USAGE(!fs::exists(path, error), "--out {}: is not a folder", path);
     fs::path parent = fs::absolute(path).parent_path();
     while (!fs::exists(parent, error) && parent != parent.parent_path()) parent = parent.parent_path();
@@ -81,8 +83,12 @@ void RunFolder::create(bool resumes) {
     CHECK_USAGE(!error && ::access(path_.c_str(), W_OK) == 0, "--out {}: cannot be written: {}", path_,
                 error ? error.message() : std::strerror(errno));
     if (lock_ < 0) lock();
-    CHECK_USAGE(resumes || list_checkpoints(path_).empty(),
-                "--out {}: already holds a run; name another folder, or continue it with --resume", path_);
+    if (!resumes) check_new(path_);
+}
+
+void RunFolder::check_new(const std::string& path) {
+    CHECK_USAGE(list_checkpoints(path).empty(),
+                "--out {}: already holds a run; name another folder, or continue it with --resume", path);
 }
 
 // Locks both the folder and the file in it, because the file may be removed and NFS does not lock folders.

@@ -18,8 +18,11 @@ bool becomes_visible(const std::function<bool()>& visible);
 // the lock file.
 class RunFolder {
 public:
-    // Locks the folder if it exists. Throws Error naming the process that holds the lock, or UsageError if the folder
-    // evidently cannot be created or written, or holds other files but no run.
+    // Throw UsageError if the folder evidently cannot be created or written, or holds other files but no run; or if it
+    // holds a checkpoint. Both write nothing.
+    static void check(const std::string& path);
+    static void check_new(const std::string& path);
+    // Checks the folder and locks it if it exists. Throws Error naming the process that holds the lock.
     explicit RunFolder(const std::string& path);
     // Creates and locks the folder unless the constructor locked it. Throws UsageError if it holds a checkpoint and the
     // run does not resume.

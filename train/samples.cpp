@@ -14,15 +14,27 @@ TextLimits limits_of(int delimiter) {
     return {delimiter, {delimiter}};
 }
 
+std::vector<int> fitting_prompt(const Tokenizer* tokenizer, const DecoderConfig& config, const SamplingOptions& options,
+                                int delimiter) {
+    std::vector<int> prompt = prompt_of(options, tokenizer, limits_of(delimiter), config.V);
+    check_prompt_fits(prompt.size(), config.max_T);
+    return prompt;
+}
+
 }  // namespace
+
+void check_prompt(const std::string& tokenizer, const DecoderConfig& config, const SamplingOptions& options,
+                  int delimiter) {
+    const auto opened = is_folder(tokenizer) ? std::make_unique<Tokenizer>(tokenizer) : nullptr;
+    fitting_prompt(opened.get(), config, options, delimiter);
+}
 
 Samples::Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
                  const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed,
                  Context& context)
     : path_(run_folder + "/samples.txt"), options_(options), limits_(limits_of(delimiter)), seed_(seed), ctx_(context) {
     if (is_folder(tokenizer)) tokenizer_ = std::make_unique<Tokenizer>(tokenizer);
-    prompt_ = prompt_of(options_, tokenizer_.get(), limits_, config.V);
-    check_prompt_fits(prompt_.size(), config.max_T);
+    prompt_ = fitting_prompt(tokenizer_.get(), config, options, delimiter);
     const int capacity = sample_capacity(options_, prompt_.size(), config.max_T);
     generator_ = make_generator(config, params, 1, capacity, context);
 }

@@ -8,11 +8,14 @@
 
 namespace teon {
 
+// tokenizer: the folder beside the data; if it does not exist, samples are token numbers. Throws UsageError if the
+// prompt cannot be encoded, does not fit, or has a token outside the model's vocabulary. Needs no device.
+void check_prompt(const std::string& tokenizer, const DecoderConfig& config, const SamplingOptions& options,
+                  int delimiter);
+
 class Samples {
 public:
-    // tokenizer: the folder beside the data; if it does not exist, samples are token numbers. params and context must
-    // outlive this object. Throws UsageError if the prompt cannot be encoded, does not fit, or has a token outside the
-    // model's vocabulary.
+    // params and context must outlive this object. Throws what check_prompt() throws.
     Samples(const std::string& run_folder, const std::string& tokenizer, const DecoderConfig& config,
             const ParamStore& params, const SamplingOptions& options, int delimiter, uint64_t seed, Context& context);
 

@@ -60,20 +60,23 @@ __device__ __forceinline__ void multiply_scores(float (&p)[N][4], const float (&
 }
 
 // Sets the elements of x for keys that a query does not see to 0. The first row is key `key`, the first column query
-// `query`. first: the first key that each query sees, or nullptr for 0.
+// `query`. first: the first key that each query sees, in shared memory; without `documents` it is key 0. A nullptr
+// instead of the flag would hide from nvcc 12.4 where it points.
 template <int M, int N>
-__device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first) {
+__device__ __forceinline__ void mask_transposed(float (&x)[M][N][4], int key, int query, const int* first,
+                                                bool documents) {
+    const int lane = opaque(lane_of_thread());  // as in FlashSoftmax
 #pragma unroll
     for (int n = 0; n < N; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int column = flash_column(n, i);
-            const int lowest = first ? first[column] : 0;
+            const int column = flash_column(n, i, lane);
+            const int lowest = documents ? first[column] : 0;
 #pragma unroll
             for (int m = 0; m < M; ++m) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int k = key + 16 * m + 8 * half + lane_of_thread() / 4;
+                    const int k = key + 16 * m + 8 * half + lane / 4;
                     if (k < lowest || k > query + column) x[m][n][2 * half + i] = 0.0f;
                 }
             }

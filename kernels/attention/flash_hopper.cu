@@ -64,7 +64,7 @@ struct HopperForward {
             if (tile < 0) return;
             const int query = tile * kRows;
             const int end = query + kRows < s.T ? query + kRows : s.T;
-            f(query, s.first_key_of(b, query) / kRows * kRows, end);
+            f(query, s.first_key_of_tile(b, query) / kRows * kRows, end);
         }
     }
 

@@ -243,14 +243,14 @@ struct HopperKeyGradient : HopperBackward<HS> {
         typename Base::Packed packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
             const auto& rows = this->stats(stage);
-            const int* const first_keys = first_key ? this->first_keys(stage) : nullptr;
+            const int* const first_keys = this->first_keys(stage);
             if (i > 0) query = query + kRows < end ? query + kRows : key;
             const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
             warpgroup_wait<1 + GROUPS>(p[0]);
             for_columns<1, Base::kFragments>(
                 p, rows.lse2, [&](float& x, float lse2) { x = exp2_fast(fmaf(x, s.scale_log2, -lse2)); });
             if (query < last || (first_key && first_keys[last_row] > first))
-                mask_transposed(p, first, query, first_keys);
+                mask_transposed(p, first, query, first_keys, first_key != nullptr);
             warpgroup_wait<GROUPS>(ds[0]);
             for_columns<1, Base::kFragments>(ds, rows.D, [&](float& x, float D) { x -= D; });
             multiply_scores(ds[0], p[0]);
@@ -290,7 +290,7 @@ struct HopperQueryGradient : HopperBackward<HS> {
         : Base{s, shared, {{barriers}}} {
         query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Base::kResident;  // the longest blocks start first
         end = query + Base::kResident < s.T ? query + Base::kResident : s.T;
-        begin = s.first_key_of(b, query) / kRows * kRows;
+        begin = s.first_key_of_tile(b, query) / kRows * kRows;
     }
 
     __device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& dout, const RowStats*) const {

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
     auto values = [&](int stage) { return typename Tiles::Key{keys(stage).memory + Tiles::Key::kElements}; };
 
     const int b = static_cast<int>(blockIdx.z);
-    const int h = static_cast<int>(blockIdx.y);
+    const int h = opaque(static_cast<int>(blockIdx.y));  // otherwise 13.0's code for sm_120 keeps multiples, and spills
     const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tiles::kQueries;  // the longest blocks start first
     const int end = query + Tiles::kQueries < s.T ? query + Tiles::kQueries : s.T;
     const int begin = s.first_key_of(b, query) / kKeys * kKeys;

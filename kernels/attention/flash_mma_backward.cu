@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kFlashThreads, kFlashBlocks)
                 [&](auto& q2, int n, int k) { tiles.queries(stage).load_b_of_rows(q2, 16 * n, k); });
             for_columns(p, rows, [&](float& x, const RowStats& r) { x = exp2_fast(fmaf(x, s.scale_log2, -r[0])); });
             if (query < warp_last || highest > warp_first)
-                mask_transposed(p, warp_first, query, first_key ? first : nullptr);
+                mask_transposed(p, warp_first, query, first, first_key != nullptr);
             tile_multiply<M, Tiles::C, Tiles::kQueries / 16>(
                 dv, [&](auto& a, int m, int k) { tile_pack_a(a, p[m], k); },
                 [&](auto& dy2, int n, int k) { tiles.douts(stage).load_b(dy2, 16 * k, n); });

@@ -56,6 +56,12 @@ struct FlashShape {
     __device__ __forceinline__ int first_key_of(int b, int t) const {
         return first_key ? first_key[static_cast<int64_t>(b) * T + t] : 0;
     }
+    // The first key that a tile of queries reads. At most its first row: where no row sees a key, one tile of keys is
+    // read as well, on which producer and consumers count.
+    __device__ __forceinline__ int first_key_of_tile(int b, int query) const {
+        const int first = first_key_of(b, query);
+        return first < query ? first : query;
+    }
 };
 
 // The 16 M query rows of one warp, from row `first` of sequence b on. Lane l holds parts of the rows
@@ -71,8 +77,8 @@ struct FlashRows {
         first_key = first < s.T ? s.first_key_of(b, first) : 0;
         last_first_key = s.first_key_of(b, last < s.T ? last : s.T - 1);
     }
-    __device__ __forceinline__ int row(int m, int half) const {
-        return first + 16 * m + 8 * half + lane_of_thread() / 4;
+    __device__ __forceinline__ int row(int m, int half, int lane = lane_of_thread()) const {
+        return first + 16 * m + 8 * half + lane / 4;
     }
     // Whether any row may see any of the keys [begin, end), and whether all rows see all of them.
     __device__ __forceinline__ bool see_any(int begin, int end) const { return begin <= last && end > first_key; }
@@ -82,22 +88,25 @@ struct FlashRows {
 };
 
 // The column of element i of the n-th fragment of a product.
-__device__ __forceinline__ int flash_column(int n, int i) { return 8 * n + lane_of_thread() % 4 * 2 + i % 2; }
+__device__ __forceinline__ int flash_column(int n, int i, int lane = lane_of_thread()) {
+    return 8 * n + lane % 4 * 2 + i % 2;
+}
 
 // Sets the elements of x for keys that their row does not see to `value`. The first column is key `key`.
 template <int M, int N, typename Rows>
-__device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows, int key, float value) {
+__device__ __forceinline__ void flash_mask(float (&x)[M][N][4], const Rows& rows, int key, float value,
+                                           int lane = lane_of_thread()) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int last = rows.row(m, half);
+            const int last = rows.row(m, half, lane);
             const int first = last < rows.s.T ? rows.s.first_key_of(rows.b, last) : 0;
 #pragma unroll
             for (int n = 0; n < N; ++n) {
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                    const int column = key + flash_column(n, i);
+                    const int column = key + flash_column(n, i, lane);
                     if (column < first || column > last) x[m][n][i] = value;
                 }
             }

@@ -26,7 +26,8 @@ struct FlashSoftmax {
     template <int N, typename Rows>
     __device__ __forceinline__ void step(float (&s)[M][N][4], float (&shrink)[M][2], const Rows& rows, int key,
                                          float scale_log2) {
-        if (!rows.see_all(key, key + 8 * N)) flash_mask(s, rows, key, -kFlashInfinity);
+        // opaque: otherwise addresses of first keys take registers throughout a loop over the keys, and others spill.
+        if (!rows.see_all(key, key + 8 * N)) flash_mask(s, rows, key, -kFlashInfinity, opaque(lane_of_thread()));
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll

@@ -127,7 +127,7 @@ __device__ __forceinline__ int64_t place_of(const SliceLayout& layout, int index
 template <typename T, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     unfold_kernel(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-                  SliceBatch s, SliceLayout layout, MomentumRule rule) {
+                  SliceBatch s, SliceLayout layout, MomentumRule rule, const float* row_factors) {
     wait_for_earlier_kernels();
     const int index = static_cast<int>(blockIdx.y);
     const Slice slice = s.slices[index];
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kFlatBlock)
             auto g = load_floats<w>(grad + slice.grad + e);
             FOR_VEC(k, w) x[k] = fmaf(ahead, x[k], scale * g[k]);
         }
-        FOR_VEC(k, w) x[k] = factor == 0.0f ? 0.0f : factor * x[k];
+        const float of_row = row_factors ? factor * row_factors[int64_t{index} * s.m + e / s.n] : factor;
+        FOR_VEC(k, w) x[k] = factor == 0.0f ? 0.0f : of_row * x[k];
         store_floats(Z + place_of(layout, index, e, s.n), x);
     });
 }
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kFlatBlock)
 template <typename T, typename WorkT, int W>
 __global__ void __launch_bounds__(kFlatBlock)
     fold_update_kernel(float* master, WorkT* work, const T* Z, const StepControl* control, SliceBatch s,
-                       SliceLayout layout, const float* row_scales) {
+                       SliceLayout layout, const float* neuron_scales) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
     const int index = static_cast<int>(blockIdx.y);
@@ -157,7 +158,12 @@ __global__ void __launch_bounds__(kFlatBlock)
     for_each_vec<W>(s.size(), [&]<int w>(Constant<w>, int64_t e) {
         auto x = load_floats<w>(master + slice.master + e);
         auto o = load_floats<w>(Z + place_of(layout, index, e, s.n));
-        const float scale = row_scales ? update.rate * row_scales[int64_t{index} * s.m + e / s.n] : update.rate;
+        float scale = update.rate;
+        if (neuron_scales != nullptr && s.by_columns) {
+            FOR_VEC(k, w) o[k] *= neuron_scales[int64_t{index} * s.n + e % s.n + k];
+        } else if (neuron_scales != nullptr) {
+            scale *= neuron_scales[int64_t{index} * s.m + e / s.n];
+        }
         FOR_VEC(k, w) {
             const float delta = scale * o[k];
             x[k] = fmaf(update.decay_factor(x[k], delta), x[k], -delta);
@@ -167,54 +173,90 @@ __global__ void __launch_bounds__(kFlatBlock)
     });
 }
 
-// One warp per row of a slice. scales (3, count, m): the factor 1 / (sqrt(v) + epsilon), the sum of the row's squares,
-// and that sum after the row is multiplied by the factor.
-template <typename T>
+// The number of this warp's row or column, and its place among the blocks that cover `lines` of them.
+__device__ __forceinline__ int line_of_warp() {
+    return static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
+}
+LaunchConfig line_grid(int lines, int slices) {
+    return {dim3(static_cast<unsigned>(ceil_div(lines, kRowsBlock / 32)), static_cast<unsigned>(slices)), kRowsBlock};
+}
+
+// One warp per row.
 __global__ void __launch_bounds__(kRowsBlock)
-    neuron_rows_kernel(float* scales, float* state, const T* Z, const StepControl* control, SliceBatch s,
-                       SliceLayout layout, float beta2) {
+    equal_rows_kernel(float* factors, const float* momentum, const float* grad, const float* partial,
+                      const StepControl* control, SliceBatch s, int parts, MomentumRule rule) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
     const int index = static_cast<int>(blockIdx.y);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int i = static_cast<int>(blockIdx.x * (kRowsBlock / 32) + threadIdx.x / 32);
+    const int i = line_of_warp();
     if (i >= s.m) return;
-    const T* row = Z + place_of(layout, index, int64_t{i} * s.n, s.n);
-    float sum = 0.0f;
+    const Slice slice = s.slices[index];
+    const float scale = grad_scale(control);
+    const float ahead = momentum_factors(rule, control).ahead;
+    float row = 0.0f;
+    float all = 0.0f;
     for (int j = lane; j < s.n; j += 32) {
-        const float o = static_cast<float>(row[j]);
+        const int64_t e = int64_t{i} * s.n + j;
+        const float m = momentum[slice.state + e];
+        const float u = grad ? fmaf(ahead, m, scale * grad[slice.grad + e]) : m;
+        row = fmaf(u, u, row);
+    }
+    for (int p = lane; p < parts; p += 32) all += partial[int64_t{index} * parts + p];
+    row = warp_sum(row);
+    all = warp_sum(all);
+    const float factor = row > 0.0f ? sqrtf(all / (static_cast<float>(s.logical_m) * row)) : 0.0f;
+    if (lane == 0) factors[int64_t{index} * s.m + i] = factor;
+}
+
+// One warp per neuron: scales (2, count, neurons)[1] = the sum of its squares.
+template <typename T>
+__global__ void __launch_bounds__(kRowsBlock)
+    neuron_sums_kernel(float* scales, const T* Z, const StepControl* control, SliceBatch s, SliceLayout layout) {
+    wait_for_earlier_kernels();
+    if (skips(control)) return;
+    const int index = static_cast<int>(blockIdx.y);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int i = line_of_warp();
+    if (i >= s.neurons()) return;
+    const T* neuron = Z + place_of(layout, index, s.by_columns ? i : int64_t{i} * s.n, s.n);
+    const int64_t stride = s.by_columns ? layout.row_stride : 1;
+    const int length = s.by_columns ? s.m : s.n;
+    float sum = 0.0f;
+    for (int j = lane; j < length; j += 32) {
+        const float o = static_cast<float>(neuron[j * stride]);
         sum = fmaf(o, o, sum);
     }
     sum = warp_sum(sum);
-    if (lane != 0) return;
-    float* v = state + s.slices[index].neurons + i;
-    *v = fmaf(beta2, *v, (1.0f - beta2) * (sum / static_cast<float>(s.logical_n)));
-    const float factor = 1.0f / (sqrtf(*v) + kNeuronEpsilon);
-    const int64_t at = int64_t{index} * s.m + i;
-    const int64_t all = int64_t{s.count} * s.m;
-    scales[at] = factor;
-    scales[all + at] = sum;
-    scales[2 * all + at] = sum * factor * factor;
+    if (lane == 0) scales[(int64_t{s.count} + index) * s.neurons() + i] = sum;
 }
 
-// One block per slice. Scales the rows' factors to keep the norm of the slice, or to make its root mean square 1.
+// One block per slice: the moments, and the factors of the neurons, which keep the norm of the slice or set it.
 __global__ void __launch_bounds__(kFlatBlock)
-    neuron_scales_kernel(float* scales, const StepControl* control, SliceBatch s, bool unit_rms) {
+    neuron_scales_kernel(float* scales, float* state, const StepControl* control, SliceBatch s, NeuronRule rule) {
     wait_for_earlier_kernels();
     if (skips(control)) return;
-    const int64_t first = int64_t{blockIdx.x} * s.m;
-    const int64_t all = int64_t{s.count} * s.m;
+    const int neurons = s.neurons();
+    float* factors = scales + int64_t{blockIdx.x} * neurons;
+    const float* sums = factors + int64_t{s.count} * neurons;
+    float* v = state + s.slices[blockIdx.x].neurons;
+    const float length = static_cast<float>(s.by_columns ? s.logical_m : s.logical_n);
+    const float side = static_cast<float>(s.logical_m < s.logical_n ? s.logical_m : s.logical_n);
     float before = 0.0f;
     float after = 0.0f;
-    for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) {
-        before += scales[all + first + i];
-        after += scales[2 * all + first + i];
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < neurons; i += kFlatBlock) before += sums[i];
     before = block_sum(before);
+    const float renormalized = rule.renormalize && before > 0.0f ? side / before : 1.0f;  // of squares
+    for (int i = static_cast<int>(threadIdx.x); i < neurons; i += kFlatBlock) {
+        v[i] = fmaf(rule.beta2, v[i], (1.0f - rule.beta2) * (renormalized * sums[i] / length));
+        factors[i] = 1.0f / (sqrtf(v[i]) + kNeuronEpsilon);
+        const float square = sums[i] * factors[i] * factors[i];
+        after += square;
+    }
     after = block_sum(after);
-    const float target = unit_rms ? static_cast<float>(s.logical_size()) : before;
+    const float target = rule.unit_rms ? static_cast<float>(s.logical_size()) : renormalized * before;
     const float factor = after > 0.0f ? sqrtf(target / after) : 0.0f;
-    for (int i = static_cast<int>(threadIdx.x); i < s.m; i += kFlatBlock) scales[first + i] *= factor;
+    for (int i = static_cast<int>(threadIdx.x); i < neurons; i += kFlatBlock) factors[i] *= factor;
 }
 
 template <typename T, int W>
@@ -269,33 +311,39 @@ void slice_scales(float* scales, int* nonfinite, const float* partial, const Ste
 
 template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream) {
+            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream,
+            const float* row_factors) {
     check_slices(s);
     for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
-        launch<unfold_kernel<T, W>>(slice_grid<W>(s), stream, Z, momentum, grad, scales, control, s, layout, rule);
+        launch<unfold_kernel<T, W>>(slice_grid<W>(s), stream, Z, momentum, grad, scales, control, s, layout, rule,
+                                    row_factors);
     });
 }
 
-int64_t neuron_scales_floats(const SliceBatch& s) { return int64_t{3} * s.count * s.m; }
+void equal_rows(float* factors, const float* momentum, const float* grad, const float* partial,
+                const StepControl* control, const SliceBatch& s, const MomentumRule& rule, const Stream& stream) {
+    check_slices(s);
+    launch<equal_rows_kernel>(line_grid(s.m, s.count), stream, factors, momentum, grad, partial, control, s,
+                              momentum_parts(s), rule);
+}
+
+int64_t neuron_scales_floats(const SliceBatch& s) { return int64_t{2} * s.count * s.neurons(); }
 
 template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
-                   const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream) {
+                   const SliceLayout& layout, const NeuronRule& rule, const Stream& stream) {
     check_slices(s);
-    const auto blocks = static_cast<unsigned>(ceil_div(s.m, kRowsBlock / 32));
-    const auto count = static_cast<unsigned>(s.count);
-    launch<neuron_rows_kernel<T>>({dim3(blocks, count), kRowsBlock}, stream, scales, state, Z, control, s, layout,
-                                  beta2);
-    launch<neuron_scales_kernel>({s.count, kFlatBlock}, stream, scales, control, s, unit_rms);
+    launch<neuron_sums_kernel<T>>(line_grid(s.neurons(), s.count), stream, scales, Z, control, s, layout);
+    launch<neuron_scales_kernel>({s.count, kFlatBlock}, stream, scales, state, control, s, rule);
 }
 
 template <typename T, typename WorkT>
 void fold_update(float* master, WorkT* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, const Stream& stream, const float* row_scales) {
+                 const SliceLayout& layout, const Stream& stream, const float* neuron_scales) {
     check_slices(s);
     for_slice_width(s, layout.row_stride % kVecWidth<float> == 0 ? s.n : 1, [&]<int W>(Constant<W>) {
         launch<fold_update_kernel<T, WorkT, W>>(slice_grid<W>(s), stream, master, work, Z, control, s, layout,
-                                                row_scales);
+                                                neuron_scales);
     });
 }
 

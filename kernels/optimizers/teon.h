@@ -15,7 +15,7 @@ struct Slice {
     int64_t grad, master, work;  // offsets in the buffers of gradients, master weights and working weights
     int64_t state;               // offset in the momentum buffer
     UpdateRate rate;             // its lr_scale includes the factor of O_k
-    int64_t neurons = 0;         // offset of the second moments of its rows, also in the momentum buffer (NorMuon)
+    int64_t neurons = 0;         // offset of the second moments of its neurons, also in the momentum buffer (NorMuon)
 };
 // The slices of one batch of orthogonalizations: matrices (m x n) of one shape, K consecutive ones for each unfolding.
 struct SliceBatch {
@@ -23,6 +23,8 @@ struct SliceBatch {
     int count, m, n;
     bool aligned;                      // every offset is a multiple of kVecWidth<float>
     int logical_m = m, logical_n = n;  // without padding, whose elements are 0: means are over these
+    bool by_columns = false;           // NorMuon's neurons are columns, not rows
+    constexpr int neurons() const { return by_columns ? n : m; }
     constexpr int64_t size() const { return static_cast<int64_t>(m) * n; }
     constexpr int64_t logical_size() const { return static_cast<int64_t>(logical_m) * logical_n; }
 };
@@ -66,27 +68,39 @@ void slice_scales(float* scales, int* nonfinite, const float* partial, const Ste
 // Z = scales * momentum, or scales * (grad * scale + ahead * momentum) if grad is not nullptr, rounded to T (float,
 // bf16 or f16) and placed by `layout`. Elements between the columns and the row stride are not written. A scale of 0
 // gives 0 whatever the input; scales = nullptr means 1.
+// row_factors (count, m), if not nullptr, multiply the rows.
 template <typename T>
 void unfold(T* Z, const float* momentum, const float* grad, const float* scales, const StepControl* control,
-            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream);
+            const SliceBatch& s, const SliceLayout& layout, const MomentumRule& rule, const Stream& stream,
+            const float* row_factors = nullptr);
 
-// Computes the factors by which NorMuon multiplies the rows of each slice O of Z (Li et al., arXiv 2510.05491,
-// algorithm 1):
-//   v = beta2 v + (1 - beta2) (mean of the row's squares);  scales (count, m) = f / (sqrt(v) + 1e-8),
-// where v (m) is in `state` at the slice's offset `neurons`, and f keeps the slice's norm or, if unit_rms, makes its
-// root mean square 1. Means are over the logical sizes. The factors of a slice of zeros are 0. scales has
-// neuron_scales_floats(s) floats, of which the first count * m are the result; nothing is written if control says skip.
+// factors (count, m) = what gives each row of a matrix that unfold() would read the norm ||.||_F / sqrt(m), so that the
+// matrix keeps its norm (MuonEq, arXiv 2603.28254); 0 for rows of zeros. partial: as momentum_update() left it.
+void equal_rows(float* factors, const float* momentum, const float* grad, const float* partial,
+                const StepControl* control, const SliceBatch& s, const MomentumRule& rule, const Stream& stream);
+
+// NorMuon's normalization of a slice (Li et al., arXiv 2510.05491, algorithm 1).
+struct NeuronRule {
+    float beta2;
+    bool unit_rms;     // makes the slice's root mean square 1; else its norm is kept
+    bool renormalize;  // as if the slice's norm was the root of its short side (Muon+, arXiv 2602.21545)
+};
+// Computes the factors by which the neurons, rows or columns, of each slice O of Z are multiplied:
+//   v = beta2 v + (1 - beta2) (mean of the neuron's squares);  scales (count, neurons) = f / (sqrt(v) + 1e-8),
+// where v is in `state` at the slice's offset `neurons`, and f sets the slice's norm. Means are over the logical sizes.
+// The factors of a slice of zeros are 0. scales has neuron_scales_floats(s) floats, of which the first count *
+// s.neurons() are the result; nothing is written if control says skip.
 int64_t neuron_scales_floats(const SliceBatch& s);
 template <typename T>
 void neuron_scales(float* scales, float* state, const T* Z, const StepControl* control, const SliceBatch& s,
-                   const SliceLayout& layout, float beta2, bool unit_rms, const Stream& stream);
+                   const SliceLayout& layout, const NeuronRule& rule, const Stream& stream);
 
-// Updates the weights of each slice by its UpdateRate (kernels/step_control.h); the direction is Z, whose rows are
-// first multiplied by row_scales (count, m), unless row_scales is nullptr. Without control, with master = 0, lr = 1,
-// lr_scale = -1 and no decay, this is the inverse of unfold.
+// Updates the weights of each slice by its UpdateRate (kernels/step_control.h); the direction is Z, whose neurons are
+// first multiplied by neuron_scales (count, s.neurons()), unless that is nullptr. Without control, with master = 0,
+// lr = 1, lr_scale = -1 and no decay, this is the inverse of unfold.
 template <typename T, typename W>
 void fold_update(float* master, W* work, const T* Z, const StepControl* control, const SliceBatch& s,
-                 const SliceLayout& layout, const Stream& stream, const float* row_scales = nullptr);
+                 const SliceLayout& layout, const Stream& stream, const float* neuron_scales = nullptr);
 
 // out = x + a I for `count` square matrices (side x side, rows ld elements apart) of float, bf16 or f16. The gaps
 // between rows are copied.

@@ -169,7 +169,7 @@ def plan_of(program, model, vocabulary_size):
     """Returns (parameters, bytes on one device, bytes of weights, masters and optimizer state), by --plan-only."""
     flags = [word for k, v in model.flags.items() for word in (f"--{k}", f"{v:g}" if isinstance(v, float) else str(v))]
     words = [os.path.join(ROOT, program), *flags, "--vocab-size", str(vocabulary_size), "--optimizer", "muon",
-             "--dtype", "bf16", "--plan-only"]
+             "--dtype", "bf16", "--plan-only", "--memory", "80Gi"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise Fault(f"{' '.join(words)}: {done.stderr.strip() or 'failed'}")

@@ -14,10 +14,10 @@ from common.run_folder import BadRun, StepLines, Unfinished, find_runs, finite, 
 # Options, also of earlier versions, that do not define the experiment: paths, intervals of output, and what changes
 # only the last digits.
 IGNORED = {"seed", "out", "data", "val-data", "log-every", "memory", "plan-only", "checkpoint-every", "checkpoint-end",
-           "checkpoint-sync", "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "on-save-error", "resume",
-           "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps", "check-ranks", "rank-logs",
-           "comm-timeout", "recompute", "autotune", "algorithms", "graphs", "gelu-fusion", "attention", "micro-batch",
-           "steps", "tokens", "epochs"}  # the resulting number of steps is compared
+           "checkpoint-sync", "checkpoint-minutes", "save-dtype", "keep-last", "keep-every", "keep-best",
+           "on-save-error", "resume", "time-limit", "max-skipped", "warn-spikes", "diagnose-every", "profile-steps",
+           "check-ranks", "rank-logs", "comm-timeout", "recompute", "autotune", "algorithms", "graphs", "gelu-fusion",
+           "attention", "micro-batch", "steps", "tokens", "epochs"}  # the resulting number of steps is compared
 # Properties of models and options that came after 0.2.0, with their value in earlier runs.
 SINCE = {"dropout": 0.0}
 

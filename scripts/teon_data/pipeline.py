@@ -132,6 +132,7 @@ class Run:
         else:
             description, loaded = tokenizer_folder.create_and_load(
                 folder, job.tokenizer, job.bpe_dir, job.delimiter, training_texts(job, self.source, self.notice))
+            self.notice_fewer_tokens(description["vocab_size"])
             if description.get("huggingface", "") is None:
                 self.notice("tokenizer.json has no equal of this SentencePiece model: Hugging Face's libraries will "
                             "find no tokenizer in checkpoints, only its tokenizer/tokenizer.model")
@@ -151,6 +152,11 @@ class Run:
         self.files = file_plan.described(self.source)
         write_json(self.state_path, state)
         self._gather_parts()
+
+    def notice_fewer_tokens(self, made):
+        asked = int(self.job.tokenizer.partition("train:")[2] or 0)
+        if made < asked:
+            self.notice(f"--tokenizer train:{asked}: this text gives only {made:,} tokens")
 
     def _gather_parts(self):
         """Uses the existing parts and removes all other files."""

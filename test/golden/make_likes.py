@@ -80,6 +80,17 @@ def rms(size):
     return lambda m, n: size * math.sqrt(max(m, n))
 
 
+def normuon_of(o, v, beta2):
+    """NorMuon as nanochat, modded-nanogpt and optimuon write it: means along the shorter axis; returns o, v."""
+    axis = 1 if o.shape[0] >= o.shape[1] else 0
+    mean = (o**2).mean(axis, keepdims=True)
+    v = v + (1 - beta2) * (mean - v)
+    step = 1 / np.sqrt(np.maximum(v, 1e-10))
+    norm = math.sqrt(mean.sum() * o.shape[axis])
+    after = math.sqrt((mean * o.shape[axis] * step**2).sum())
+    return o * step * (norm / after), v
+
+
 # direction, coefficients, margin, scale, weight decay, momentum
 MUONS = {
     "torch": (nesterov_of_average, JORDAN, 1, original, 0.1, 0.95),
@@ -99,6 +110,32 @@ MUONS = {
 }
 
 
+# coefficients' margin, weight decay, its factor besides the rate (of the shape), momentum in step t (from 0), beta2,
+# nanochat's equal rows and renormalization
+NORMUONS = {
+    "optimuon": (1.02, 0, False, lambda t: 0.95, 0.95, False),
+    "nanochat": (1.01, 0.28, True, lambda t: 0.85 + 0.12 * min(1, t / 400), 0.9, True),
+    "modded-nanogpt": (1.02, 0.0276, True, lambda t: 0.85 + 0.10 * min(1, t / 300), 0.9, False),
+}
+
+
+def normuon(weights, gradients, margin, decay, adjusted, momentum, beta2, nanochat):
+    m, v = np.zeros_like(weights), 0.0
+    rows, columns = weights.shape
+    for t, g in enumerate(gradients):
+        mu, lr = momentum(t), LR * original(rows, columns)
+        m = m + (1 - mu) * (g - m)
+        d = g + mu * (m - g)
+        if nanochat:
+            d = d * (np.linalg.norm(d) / math.sqrt(rows) / np.linalg.norm(d, axis=1, keepdims=True))
+        o = orthogonalize(d, SAFER, margin)
+        if nanochat:
+            o = o * (math.sqrt(min(rows, columns)) / np.linalg.norm(o))
+        o, v = normuon_of(o, v, beta2)
+        weights = weights - lr * o - (lr if adjusted else LR) * decay * weights * (o * weights >= 0)
+    return weights
+
+
 def muon(weights, gradients, direction, coefficients, margin, scale, decay, mu):
     m = np.zeros_like(weights)
     for t, g in enumerate(gradients, 1):
@@ -114,6 +151,8 @@ def main():
         weights, gradients = inputs[matrix].astype(float), inputs[matrix + ".grads"].astype(float)
         for name, rule in MUONS.items():
             out[f"{name}.{matrix}"] = muon(weights, gradients, *rule).astype(np.float32)
+        for name, rule in NORMUONS.items():
+            out[f"{name}.{matrix}"] = normuon(weights, gradients, *rule).astype(np.float32)
     save_file({name: np.ascontiguousarray(value) for name, value in out.items()}, HERE / "likes.safetensors")
 
 

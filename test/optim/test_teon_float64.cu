@@ -43,13 +43,13 @@ struct Reference {
     OptimizerOptions o;
     int updates = 0;
     std::vector<Matrix> weights, momenta;
-    std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows
+    std::vector<std::vector<double>> neurons;  // NorMuon's second moments of rows, or of each head's columns
 
     Reference(Run& run, const OptimizerOptions& options) : table(run.table()), o(options) {
         for (int row = 0; row < table.count(); ++row) {
             weights.push_back(weights_of(run, row));
             momenta.emplace_back(weights.back().rows, weights.back().cols);
-            neurons.emplace_back(weights.back().rows, 0.0);
+            neurons.emplace_back(std::max(weights.back().rows, 8 * weights.back().cols), 0.0);
         }
     }
     // lr_factor: the schedule's.
@@ -70,8 +70,22 @@ struct Reference {
         if (o.nesterov_form == NesterovForm::usual) return combination(mu, average, 1 - mu, g);
         return combination(mu / (1 - std::pow(mu, updates + 1)), average, (1 - mu) / (1 - std::pow(mu, updates)), g);
     }
-    // Algorithm 1 of NorMuon from line 6 on, for rows [first, first + x.rows) of a parameter.
-    Matrix normalized(Matrix x, std::vector<double>& v, int first) const {
+    static Matrix with_equal_rows(Matrix x) {
+        const double norm = frobenius(x) / std::sqrt(x.rows);
+        for (int i = 0; i < x.rows; ++i) {
+            double sum = 0;
+            for (int j = 0; j < x.cols; ++j) sum += x(i, j) * x(i, j);
+            for (int j = 0; j < x.cols; ++j) x(i, j) *= norm / std::sqrt(sum);
+        }
+        return x;
+    }
+    // Algorithm 1 of NorMuon from line 6 on, for a head's rows of a parameter.
+    Matrix normalized(Matrix x, std::vector<double>& v, int head) const {
+        if (o.renormalize) x = combination(std::sqrt(std::min(x.rows, x.cols)) / frobenius(x), x, 0, x);
+        if (o.neuron_axis == NeuronAxis::rows || x.rows >= x.cols) return with_equal_neurons(x, v, head * x.rows);
+        return transposed(with_equal_neurons(transposed(x), v, head * x.cols));
+    }
+    Matrix with_equal_neurons(Matrix x, std::vector<double>& v, int first) const {
         const double before = frobenius(x);
         for (int i = 0; i < x.rows; ++i) {
             double sum = 0;
@@ -101,6 +115,7 @@ struct Reference {
             average = combination(momentum(), average, 1 - momentum(), g);
             copy_rows(momenta[row], first, average, 0, m);
             Matrix d = direction(average, g);
+            if (o.equalize_rows) d = with_equal_rows(d);
             if (o.teon_normalize_slices) d = combination(1 / (frobenius(d) + 1e-7), d, 0, d);
             directions.push_back(d);
         }
@@ -112,7 +127,7 @@ struct Reference {
             const int row = stack.params[k];
             Matrix w(m, n);
             copy_rows(w, 0, weights[row], first, m);
-            const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], first) : updates[k];
+            const Matrix u = has_neuron_norm(o) ? normalized(updates[k], neurons[row], head) : updates[k];
             const double decay_factor = o.decay_at == DecayAt::adjusted ? expected_rate(table[row], o) : 1;
             const OracleRate rate{o.lr, factor, table[row].decay ? o.weight_decay * decay_factor : 0,
                                   o.cautious_weight_decay, lr_factor};
@@ -189,6 +204,16 @@ const StepCase kStepCases[] = {
       .neuron_norm = true,
       .ortho_per_head = true}},
     {"lr scale", {.lr_scale = {{Role::q, 0.5f}, {Role::o, 2.0f}}}},
+    {"normuon of columns", {.method = Method::normuon, .neuron_axis = NeuronAxis::longer}},
+    {"neuron norm of columns, mode 2, per head",
+     {.nesterov = true,
+      .neuron_norm = true,
+      .neuron_axis = NeuronAxis::longer,
+      .ortho_per_head = true,
+      .teon_mode = 2}},
+    {"renormalized", {.method = Method::normuon, .renormalize = true}},
+    {"equal rows", {.method = Method::muon, .equalize_rows = true}},
+    {"equal rows, mode 3, nesterov", {.nesterov = true, .equalize_rows = true, .teon_mode = 3}},
     {"scale original", {.update_scale = UpdateScale::original}},
     {"decay at the adjusted rate",
      {.weight_decay = 0.5f, .decay_at = DecayAt::adjusted, .lr_scale = {{Role::q, 0.5f}, {Role::mlp_up, 2.0f}}}},
@@ -225,6 +250,9 @@ TEST_CASE("optim/teon_float64: padding changes no update: odd MLP widths match f
                 const OptimizerOptions o = teon_options({.method = mode == 3 ? Method::normuon : Method::teon,
                                                          .update_rms = rms,
                                                          .neuron_norm = true,
+                                                         .neuron_axis = rms > 0 ? NeuronAxis::longer : NeuronAxis::rows,
+                                                         .renormalize = rms > 0,
+                                                         .equalize_rows = rms > 0,
                                                          .teon_mode = mode,
                                                          .teon_roles = roles});
                 const double d = difference_after_four_steps(table, o);

@@ -37,8 +37,6 @@ TEST_CASE("options/likes: ten steps with --like are those that make_likes.py wri
         table.add(row);
     }
     for (const Like& program : likes()) {
-        if (program.name == "optimuon" || program.name.ends_with("nanochat") || program.name.starts_with("modded"))
-            continue;
         OptimizerOptions options = like(std::string(program.name), "--lr 0.05").optimizer;
         options.ns_dtype = DType::f32;
         Run run(table, options);

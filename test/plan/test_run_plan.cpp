@@ -118,6 +118,10 @@ TEST_CASE("plan/run_plan: without --batch-tokens an epoch has at least 200 steps
     REQUIRE(!says(plan(1000, "--batch-tokens 640"), "warning"));             // 50 steps
     REQUIRE(!says(plan(1000, "--batch-tokens 1024 --steps 5"), "warning"));  // as wanted
     REQUIRE(says(plan(1000, ""), "note        no validation data"));
+    REQUIRE(says(plan(1000, ""), "note        32.00k training tokens are few: expect words"));
+    REQUIRE(says(plan(1000, ""), " parameters would memorize them: --model tiny"));
+    REQUIRE(!says(plan(1000, "--model tiny"), "--model tiny"));
+    REQUIRE(!says(plan(31300, "--batch-tokens 3200"), "are few"));  // 1.0016M
     REQUIRE(contains(error_of<UsageError>([&] { plan(10, "--batch-tokens 3200"); }), "give --batch-tokens 32"));
     REQUIRE(contains(error_of<UsageError>([&] { plan(0, ""); }), "lower --seq-len"));
 }
@@ -248,7 +252,9 @@ TEST_CASE("plan/whole_run: a plan ends with the cost of the whole run, and needs
     REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off") == 10);
     REQUIRE(checkpoints("--checkpoint-minutes 0", 1050) == 11);
     REQUIRE(checkpoints("--checkpoint-minutes 0 --checkpoint-end off", 1050) == 10);
+    REQUIRE(checkpoints("--checkpoint-minutes 0 --keep-best") == 11);
     REQUIRE(checkpoints("--keep-last 2") == 3);
+    REQUIRE(checkpoints("--keep-last 2 --keep-best") == 4);
     REQUIRE(checkpoints("--keep-last 2 --keep-every 500") == 5);
     REQUIRE(contains(report("--plan-only --steps 9"), "not predicted without --plan-for"));
     REQUIRE_THROWS_AS(parse_and_plan_a_run("no/such/folder"), UsageError);

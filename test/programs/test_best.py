@@ -1,6 +1,7 @@
 """--keep-best and --patience:  dev/run_tests.py test/programs/test_best.py"""
 
 import errno
+import math
 import os
 import random
 import shutil
@@ -166,3 +167,38 @@ class BestTest(ResumeCase):
                          "train_gpt2: error: --patience 3: there are no validation data; give --val-data\n")
         self.assertEqual(self.refused("a", "--patience", 3, "--eval-every", 0),
                          "train_gpt2: error: --patience 3: needs evaluations; give --eval-every N\n")
+
+    def test_a_rise_of_the_validation_loss_is_noted_once(self):
+        self.overfit()
+        result = self.train("a", *self.OVERFITS, "--keep-best", "off", steps=100)
+        step, loss = self.lowest("a")
+        last = self.metrics("a", "eval")[-1]["val_loss"]
+        rises = self.events("a", "validation_rises")
+        self.assertEqual([(e["step"], e["reason"]) for e in rises],
+                         [(step + 15, f"lowest {loss:.4f} at step {step}, 3 evaluations ago; --keep-best keeps it; "
+                                      "--dropout and --patience may help")])
+        self.assertEqual(result.stdout.count("validation_rises: lowest"), 1)
+        self.assertIn(f"\nloss {self.losses('a')[-1]:.4f} in training, {last:.4f} in validation; the lowest was "
+                      f"{loss:.4f} at step {step}\n", result.stdout)
+        self.assertIn(f"val    {last:.4f} (perplexity {math.exp(last):.2f}) at step 100; lowest {loss:.4f} at step "
+                      f"{step}\n", self.run_script("watch.py", self.folder / "a").stdout)
+        result = self.train("kept", *self.OVERFITS, "--dropout", 0.1, "--patience", 90, "--keep-best", steps=100)
+        step, loss = self.lowest("kept")
+        self.assertIn(f"lowest {loss:.4f} at step {step}, 3 evaluations ago; it is kept\n", result.stdout)
+        self.assertIn(f"the lowest was {loss:.4f} at step {step}, kept in {self.folder}/kept/best\n", result.stdout)
+        self.assertNotIn("validation_rises", self.train("few", *self.OVERFITS, steps=step + 10).stdout)
+
+    def test_a_run_of_several_epochs_keeps_its_best_checkpoint_unless_a_flag_says_otherwise(self):
+        self.overfit()
+        says = "of the lowest validation loss (several epochs; --keep-best off)\n"
+        self.SHAPE = {flag: value for flag, value in self.SHAPE.items() if flag != "--keep-best"}
+        result = self.train("several", *self.OVERFITS)
+        self.assertIn(says, result.stdout)
+        self.assertEqual(self.best("several"), f"step_{self.lowest('several')[0]:08}")
+        seldom = [0 if flag == 5 else flag for flag in self.OVERFITS]
+        self.assertIn(says, self.train("plan", *self.OVERFITS, "--plan-only").stdout)
+        for flags, steps in (([*self.OVERFITS, "--keep-best", "off"], 40), (seldom, 40), (self.OVERFITS, 2),
+                             ([*self.OVERFITS, "--checkpoint-end", "off"], 40)):
+            with self.subTest(flags=flags, steps=steps):
+                plan = self.train("plan", *flags, "--plan-only", steps=steps)
+                self.assertNotIn("lowest validation loss", plan.stdout)

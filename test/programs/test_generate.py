@@ -140,15 +140,24 @@ class GenerateTest(Case):
         self.assertEqual(self.generate(*flags, "--temperature", 20, "--top-k", 1),
                          self.generate(*flags, "--temperature", 0))
 
-    def test_the_best_checkpoint_of_a_run_is_named_and_can_be_used(self):
+    def test_the_best_checkpoint_of_a_run_is_taken_and_named(self):
         run = self.folder / "with-best"
         shutil.copytree(self.run_folder, run)
         flags = ["--prompt", "the q", "--temperature", 0, "--sample-tokens", 4]
-        (run / "step_00000030").mkdir()
-        (run / "best").symlink_to("step_00000030")
+        best = run / "step_00000030"
+        shutil.copytree(run / "step_00000060", best, ignore=shutil.ignore_patterns("manifest.json"))
+        (run / "best").symlink_to(best.name)
         result = self.run_program("--checkpoint", run, *flags, program="generate")
-        self.assertIn("generate: step_00000060 is the newest checkpoint; the one with the lowest validation loss is "
-                      f"{run}/best (step_00000030)\n", result.stderr)
+        self.assertIn(f"generate: {best} has the run's lowest validation loss; {run}/step_00000060 is the newest\n",
+                      result.stderr)
+        (best / "model.safetensors").unlink()
+        refused = self.run_program("--checkpoint", run, *flags, program="generate", expect=2).stderr
+        self.assertIn(f"generate: error: {best}: has neither model.safetensors", refused)
+        # Programs that continue a run's model take the newest checkpoint, and name the best.
+        note = self.run_program("--init-from", run, "--data", self.run_folder.parent / "data", "--steps", 1, "--out",
+                                self.folder / "on")
+        self.assertIn(f"step_00000060 is the newest checkpoint; the one with the lowest validation loss is {run}/best "
+                      "(step_00000030)\n", note.stdout)
         (run / "best").unlink()
         (run / "best").symlink_to("step_00000060")
         for checkpoint in (run, run / "best"):

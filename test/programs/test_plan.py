@@ -1,10 +1,11 @@
-"""The step time that --plan-for expects:  dev/run_tests.py test/programs/test_plan.py"""
+"""What plans expect, and that runs agree with them:  dev/run_tests.py test/programs/test_plan.py"""
 
 import math
+import random
 import re
 
 from common import toml
-from testing import BUILD, ROOT, Case, as_flags
+from testing import BUILD, ROOT, Case, RunCase, as_flags, write_shards
 
 # "2.72k", "4.14M" and what "step 126.7 ms (112.4 to 142.9), 4.14M tokens/s (3.67M to 4.67M)" says in them.
 UNITS = {"": 1, "k": 1e3, "M": 1e6}
@@ -157,3 +158,69 @@ class ExpectedTime(Case):
         self.assertEqual(times(recompute="none", optimizer="adamw", window=1024)[0], of_none)
         _, text = times(dtype="float")
         self.assertIn("expected time of a step: known only for --dtype bf16 with flash attention", text)
+
+
+class PlanAndRun(RunCase):
+    SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 16, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
+             "--batch-tokens": 64, "--eval-tokens": 64}
+    STEPS = 1
+    # Each setting has some of these; most values alone are valid.
+    CHOICES = [
+        ["--model", "large", "--layers", 1024, "--channels", 16384],  # more than any machine's memory
+        ["--memory", "140Mi"], ["--memory", "64Mi"], ["--memory", "1Gi"],
+        ["--seq-len", 64], ["--seq-len", 30000], ["--batch-tokens", 100], ["--batch-tokens", 8], ["--micro-batch", 2],
+        ["--micro-batch", 3], ["--vocab-size", 40], ["--vocab-size", 100], ["--heads", 3], ["--layers", 3],
+        ["--optimizer", "teon", "--teon-roles", "mlp-gate"], ["--optimizer", "muon"], ["--lr-scale", "mlp-gate=2"],
+        ["--patience", 3, "--eval-every", 0], ["--keep-best"], ["--document-mask"], ["--delimiter", 3],
+        ["--sample-every", 1, "--prompt", "text"], ["--sample-every", 1, "--prompt-tokens", "7,70"],
+        ["--sample-every", 1, "--prompt-tokens", 7], ["--sample-every", 1], ["--matmul-dtype", "fp8"],
+        ["--dtype", "bf16"], ["--shuffle", "off"], ["--profile-steps", "1:2"], ["--recompute", "block"],
+        ["--dropout", 0.1], ["--window", 8]]
+    DATA = ["data", "data", "data", "data/t_train_000000.bin", "data:1,other:3", "short"]
+    FOLDERS = ["new"] * 7 + ["used", "foreign", "file"]
+
+    def setting(self, rng):
+        """Returns flags at random, in which no flag comes twice."""
+        flags = {}
+        for choice in rng.sample(self.CHOICES, rng.choice([0, 1, 1, 1])):
+            for flag, value in zip(choice, [*choice[1:], None]):
+                if str(flag).startswith("--"):
+                    flags[flag] = "on" if value is None or str(value).startswith("--") else value
+        data = ",".join(str(self.folder / part) for part in rng.choice(self.DATA).split(","))
+        return [word for pair in flags.items() for word in pair], data, rng.choice(self.FOLDERS)
+
+    def test_a_plan_refuses_what_the_run_would_refuse_with_the_same_line(self):
+        rng = random.Random(59)
+        for name, tokens in (("data", 2000), ("other", 300), ("short", 5)):
+            write_shards(self.folder / name, *([rng.randrange(64) for _ in range(n)] for n in (tokens, 200)))
+        self.train("used", data=self.folder / "data")
+        (self.folder / "foreign").mkdir()
+        (self.folder / "foreign" / "notes.txt").write_text("mine")
+        (self.folder / "file").write_text("mine")
+        # The free memory differs between two calls.
+        line = lambda done: re.sub(r"only [\d.]+ .iB are|of which [\d.]+ .iB", "only so many are", done.stderr)
+        answers = []
+        for i in range(30):
+            flags, data, out = self.setting(rng)
+            with self.subTest(flags=flags, data=data, out=out):
+                command = self.command(f"new{i}" if out == "new" else out, *flags, data=data)
+                plan = self.call(*command, "--plan-only", expect=None)
+                run = self.call(*command, expect=None)
+                self.assertEqual((plan.returncode, line(plan)), (run.returncode, line(run)))
+                answers.append(line(run))
+        refused = set(filter(None, answers))
+        for word in ("needs", "--out", "data: no window", "--seq-len", "vocabulary"):
+            self.assertTrue(any(word in answer for answer in refused), (word, refused))
+        self.assertGreaterEqual(answers.count(""), 8)
+        self.assertGreaterEqual(len(refused), 10)
+
+    def test_the_price_of_a_run_is_its_gpu_hours_times_the_price_of_one(self):
+        command = [BUILD / "train_gpt2", "--model", "small", "--steps", 20000, "--plan-for", "h100", "--ranks", 8,
+                   "--memory", "80Gi"]
+        plan = self.call(*command, "--price", 2.5).stdout
+        hours = [float(x) for x in re.search(r", (\S+) GPU hours \((\S+) to (\S+)\)", plan).groups()]
+        cost = re.search(r"\n  cost +(\S+) \((\S+) to (\S+)\) at 2.5 per GPU and hour\n", plan).groups()
+        for hour, amount in zip(hours, cost):
+            self.assertLess(abs(float(amount) / (2.5 * hour) - 1), 0.01)
+        self.assertNotIn("cost", self.call(*command).stdout)
+        self.assertIn("--price has no meaning without --plan-for", self.error_of(BUILD / "train_gpt2", "--price", 2))

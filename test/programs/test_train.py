@@ -176,8 +176,8 @@ class TrainTest(RunCase):
     def test_a_plan_without_a_gpu_says_so_and_needs_no_data(self):
         text = self.run_program("--plan-only", "--data", "nowhere").stdout
         if not ON_GPUS:
-            self.assertRegex(text, r"^device +a CPU, for which this program is built, with 80.00 GiB \(--memory\)\n"
-                                   r" +--plan-for h100 plans a GPU; known are h100, .*rtx4090")
+            self.assertRegex(text, r"^device +.+: this machine, with \S+ .iB for the run \(--memory\); --plan-for "
+                                   r"plans a GPU: h100, .*rtx4090")
         self.assertRegex(text, "(?m)^note +nowhere: no such file or folder.*: planned without data")
         self.assertIn("nowhere", self.error_of(BUILD / "train_gpt2", "--data", "nowhere"))
         plan = self.run_program("--plan-only", *self.command("run", steps=8)[1:]).stdout

@@ -120,6 +120,12 @@ class TestTokenizers(PrepareCase):
         self.assertEqual(contents(self.path("one")), contents(self.path("two")))
         manifest = self.manifest("one")
         self.assertLessEqual(manifest["vocab_size"], 300)
+        self.path("words.txt").write_text("one two one two\n")  # four merges make its two words, with and without blank
+        notice = self.make("few", "words.txt", tokenizer="train:5000")[1]
+        size = self.manifest("few")["vocab_size"]
+        self.assertTrue(257 < size < 270, size)
+        self.assertIn(f"prepare: --tokenizer train:5000: this text gives only {size} tokens\n", notice)
+        self.assertNotIn("gives only", self.make("three", "a.parquet", tokenizer="train:270")[1])
         trained = tokenizers.Tokenizer.from_file(str(self.path("one", "tokenizer", "tokenizer.json")))
         trained.encode_special_tokens = True
         self.assertEqual(stream(self.path("one")).tolist(),

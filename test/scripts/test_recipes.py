@@ -25,7 +25,8 @@ class RecipesTest(Case):
                 recipe = toml.loads(path.read_text())
                 for split, number in (("val", 0), ("train", 1)):
                     write_shard(self.folder / recipe["data"] / f"fineweb_{split}_{number:06d}.bin", range(20000))
-                done = self.run_program("--config", name, "--plan-only", program=program)
+                done = self.run_program("--config", name, "--plan-only", "--memory", "80Gi",
+                                        program=program)
                 self.assertEqual(done.stderr, "")
                 steps = recipe.get("steps", round(recipe.get("tokens", 0) / recipe["batch-tokens"]))
                 self.assertRegex(done.stdout, rf"length +{steps} steps")
@@ -35,7 +36,8 @@ class RecipesTest(Case):
                 of_gpus = [] if recipe["optimizer"] == "adamw" else ["--ns-dtype", "f16"]
                 self.assertEqual(len(planned), 2)
                 for total, batch in planned:
-                    done = self.run_program("--config", name, "--micro-batch", batch, "--plan-only", *of_gpus,
+                    done = self.run_program("--config", name, "--micro-batch", batch, "--plan-only",
+                                            "--memory", "80Gi", *of_gpus,
                                             program=program)
                     shown = re.search(r"^ +total +([\d.]+) GiB$", done.stdout, re.MULTILINE).group(1)
                     self.assertEqual(f"{float(shown):.1f}", total)

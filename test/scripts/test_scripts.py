@@ -74,6 +74,18 @@ class PtxasReportTest(Case):
         names = {"plain": "plain", "_Z3foov": "foo", "_ZN4teon12_GLOBAL__N_13barIfEEvPT_": "bar<float>"}
         self.assertEqual(ptxas_report.short_names(names), names)
 
+    def test_a_spill_that_is_not_permitted_fails(self):
+        log = ("ptxas info    : Compiling entry function '_Z3addv' for 'sm_80'\n"
+               "    8 bytes stack frame, {} bytes spill stores, {} bytes spill loads\n"
+               "ptxas info    : Used 255 registers, used 1 barriers, 400 bytes cmem[0]\n")
+        report = (sys.executable, ROOT / "dev" / "ptxas_report.py", self.folder)
+        write_files(self.folder, {"add.cu.o.log": log.format(0, 0)})
+        self.assertIn("1 kernels, 0 with spills", self.call(*report).stdout)
+        write_files(self.folder, {"add.cu.o.log": log.format(4, 8)})
+        failed = self.call(*report, expect=1)
+        self.assertRegex(failed.stdout, r"add +255 .* 12 .*spills\n")
+        self.assertIn("error: 1 kernels spill registers; use fewer", failed.stderr)
+
 
 class TestNamesTest(Case):
     def test_a_test_case_is_named_after_the_tested_file_or_its_own(self):

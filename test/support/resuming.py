@@ -20,7 +20,8 @@ def damage(path):
 
 class ResumeCase(RunCase):
     SHAPE = {"--model": "tiny", "--layers": 2, "--channels": 16, "--heads": 2, "--vocab-size": 64, "--seq-len": 16,
-             "--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 25, "--log-every": 50}
+             "--batch-tokens": 64, "--micro-batch": 2, "--eval-tokens": 64, "--eval-every": 25, "--log-every": 50,
+             "--keep-best": "off"}
     STEPS = 40
 
     def setUp(self):

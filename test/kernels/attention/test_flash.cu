@@ -214,18 +214,22 @@ TEST_CASE(
     row_alone_copies_its_value(s, random_inputs<bf16>(s, 360), run);
 }
 
-TEST_CASE("kernels/attention/flash: a row that sees no key is 0 and has zero gradients") {
-    const AttentionShape s{1, 40, 1, 1, 64};
-    AttentionInputs<bf16> in = random_inputs<bf16>(s, 370);
-    in.first_key = documents_at({}, s.B, s.T);
-    in.first_key.back() = s.T;
-    const AttentionResult<bf16> r = run_flash(s, in);
-    for (int c = 0; c < s.HS; ++c) {
-        REQUIRE(static_cast<float>(r.out[(s.T - 1) * s.HS + c]) == 0.0f);
-        for (int part = 0; part < 3; ++part)
-            REQUIRE(static_cast<float>(r.dqkv[(s.T - 1) * s.qkv_width() + part * s.HS + c]) == 0.0f);
-    }
-    REQUIRE(r.lse.back() == -std::numeric_limits<float>::infinity());
+// The last row alone, and a tile of which no row sees a key.
+TEST_CASE("kernels/attention/flash: rows that see no key are 0 and have zero gradients") {
+    for (const int HS : {64, 128})
+        for (const int blind : {299, 140}) {
+            INFO("head size " << HS << ", rows from " << blind << " on");
+            const AttentionShape s{1, 300, 1, 1, HS};
+            AttentionInputs<bf16> in = random_inputs<bf16>(s, 370);
+            in.first_key = documents_at({}, s.B, s.T);
+            std::fill(in.first_key.begin() + blind, in.first_key.end(), s.T);
+            const AttentionResult<bf16> r = run_flash(s, in);
+            const auto is_zero = [](bf16 x) { return static_cast<float>(x) == 0.0f; };
+            REQUIRE(std::all_of(r.out.begin() + blind * HS, r.out.end(), is_zero));
+            REQUIRE(std::all_of(r.dqkv.begin() + blind * s.qkv_width(), r.dqkv.end(), is_zero));
+            for (int t = 0; t < s.T; ++t)
+                REQUIRE((r.lse[t] == -std::numeric_limits<float>::infinity()) == (t >= blind));
+        }
 }
 
 // If documents begin at multiples of every tile size, tiles contain the same rows in both cases.
@@ -242,6 +246,32 @@ TEST_CASE("kernels/attention/flash: documents at tile boundaries equal the docum
 TEST_CASE("kernels/attention/flash: later tokens change no bit of earlier rows") {
     const AttentionShape s{1, 200, 2, 1, 128};
     later_tokens_change_nothing(s, random_inputs<bf16>(s, 390), 131, run);
+}
+
+// The last tile ends with its sequence; what lies behind it in memory is the next one.
+TEST_CASE("kernels/attention/flash: NaN in the next sequence or in values of a later tile change no bit") {
+    for (const int HS : {64, 128}) {
+        const AttentionShape one{1, 150, 2, 1, HS};
+        const AttentionInputs<bf16> in = random_inputs<bf16>(one, 395);
+        const AttentionResult<bf16> expected = run_flash(one, in);
+        const auto begins_with = [](const auto& all, const auto& expected, int64_t n) {
+            return same_bits(std::vector(all.begin(), all.begin() + n),
+                             std::vector(expected.begin(), expected.begin() + n));
+        };
+        AttentionInputs<bf16> two = in;
+        two.qkv.resize(2 * in.qkv.size(), bf16(NAN));
+        two.dout.resize(2 * in.dout.size(), bf16(NAN));
+        const AttentionResult<bf16> first = run_flash({2, one.T, 2, 1, HS}, two);
+        REQUIRE(begins_with(first.out, expected.out, std::ssize(expected.out)));
+        REQUIRE(begins_with(first.lse, expected.lse, std::ssize(expected.lse)));
+        REQUIRE(begins_with(first.dqkv, expected.dqkv, std::ssize(expected.dqkv)));
+
+        constexpr int kTile = 128;  // the largest
+        AttentionInputs<bf16> later = in;
+        for (int t = kTile; t < one.T; ++t)
+            for (int c = 0; c < HS; ++c) later.qkv[t * one.qkv_width() + (one.NH + one.NKV) * HS + c] = bf16(NAN);
+        REQUIRE(begins_with(run_forward(one, later).out, expected.out, int64_t{kTile} * one.NH * HS));
+    }
 }
 
 TEST_CASE("kernels/attention/flash: a NaN in a key reaches every row that sees it and no other") {
