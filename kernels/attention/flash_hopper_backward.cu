@@ -243,14 +243,14 @@ struct HopperKeyGradient : HopperBackward<HS> {
         typename Base::Packed packed_ds;
         const auto scores = [&]<int GROUPS>(Constant<GROUPS>, int stage, int i) {
             const auto& rows = this->stats(stage);
-            const int* const first_keys = this->first_keys(stage);
+            const int* const first_keys = first_key ? this->first_keys(stage) : nullptr;
             if (i > 0) query = query + kRows < end ? query + kRows : key;
             const int last_row = query + kRows < s.T ? kRows - 1 : s.T - 1 - query;
             warpgroup_wait<1 + GROUPS>(p[0]);
             for_columns<1, Base::kFragments>(
                 p, rows.lse2, [&](float& x, float lse2) { x = exp2_fast(fmaf(x, s.scale_log2, -lse2)); });
             if (query < last || (first_key && first_keys[last_row] > first))
-                mask_transposed(p, first, query, first_keys, first_key != nullptr);
+                mask_transposed(p, first, query, first_keys, first_keys != nullptr);
             warpgroup_wait<GROUPS>(ds[0]);
             for_columns<1, Base::kFragments>(ds, rows.D, [&](float& x, float D) { x -= D; });
             multiply_scores(ds[0], p[0]);
