@@ -4,7 +4,10 @@ Each program evaluates one checkpoint on one text, and its number is --eval-only
 table gives. The harness has a file of its own (test_lm_eval.py), Trainer a script in findings/.
 """
 
+import json
 import math
+import subprocess
+import sys
 
 import testing
 from testing import Case, needs, write_shards
@@ -132,3 +135,23 @@ class PerplexityElsewhereTest(Case):
         perplexity, _ = eval_ppl(model, mx.array(self.tokens[:n * T]).reshape(n, T))
         nats, count = self.blocks()
         self.assert_close(perplexity, math.exp(nats / count))
+
+    @needs("gguf", "xllamacpp")
+    def test_llama_cpp(self):
+        """Its rule, applied to its own log-probabilities: chunks of T tokens of which the first becomes BOS, and of
+        which the second half is predicted."""
+        out = self.folder / "model.gguf"
+        self.run_script("export_gguf.py", self.checkpoint, "--out", out, "--type", "f32")
+        chunks = [[self.tokens[0], *self.tokens[begin + 1:begin + T]] for begin in range(0, 4 * T, T)]
+        prefixes = [chunk[:end] for chunk in chunks for end in range(T // 2 + 1, T)]
+        request = {"models": {"": str(out)}, "prefixes": prefixes, "texts": [], "prompts": [], "length": 0}
+        answer = subprocess.run([sys.executable, testing.ROOT / "test/readers/read.py", "llama_cpp"], text=True,
+                                input=json.dumps(request), stdout=subprocess.PIPE, timeout=testing.PATIENCE, check=True)
+        logs = json.loads(answer.stdout)[""]["logs"]
+        targets = [chunk[end] for chunk in chunks for end in range(T // 2 + 1, T)]
+        perplexity = math.exp(-sum(row[token] for row, token in zip(logs, targets)) / len(targets))
+        tokens, self.tokens = self.tokens, [token for chunk in chunks for token in chunk]
+        self.addCleanup(setattr, self, "tokens", tokens)
+        nats = sum(self.nats(T * i, T * i + T, T // 2 - 1) for i in range(len(chunks)))
+        self.assertEqual(len(targets), len(chunks) * (T // 2 - 1))
+        self.assert_close(perplexity, math.exp(nats / len(targets)))
