@@ -30,6 +30,7 @@ struct ListedShard {
 struct Manifest : TokenInfo {
     bool lists = false;  // whether it has a list of shards
     std::map<std::string, ListedShard> shards;
+    std::string val_text;  // hash of the source's text in the split val
 };
 
 // Returns TokenInfo::tokenizer from the description of a tokenizer, in its folder or in a manifest.
@@ -54,6 +55,7 @@ Manifest read_manifest(const std::string& path) {
                 "{}: delimiter is {}, expected a token below vocab_size, {}, or -1", path, m.delimiter, m.vocab_size);
     const auto tokenizer = j.get<Json>("tokenizer", Json());
     if (tokenizer.is_object()) m.tokenizer = identity(tokenizer, path + ": tokenizer");
+    m.val_text = j.get<std::string>("val_text", "");
     m.lists = j.has("shards");
     const auto shards = j.get<Json>("shards", Json::array());
     CHECK_USAGE(shards.is_array(), "{}: shards is {}, expected a list", path, shown(shards));
@@ -133,6 +135,7 @@ DataSet open_source(const std::string& pattern, const std::string& split) {
             while (item.size() > 1 && item.back() == '/') item.pop_back();
             if (!is_folder(item) || fs::path(item).lexically_normal().string() != folder) continue;
             check_none_missing(m, folder, shards, split);
+            if (split == "val" && by_folder.size() == 1) data.text = m.val_text;
             for (const auto& [file, shard] : m.shards)
                 if (!split.empty() && shard.split != split) data.unopened += std::max<int64_t>(0, shard.tokens);
         }

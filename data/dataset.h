@@ -25,6 +25,7 @@ struct DataSet : TokenInfo {
     std::vector<std::string> sources;  // as named by the user
     std::set<std::string> corrected;   // paths of shards with a file of corrections (text_bytes)
     int counted = 0;                   // shards whose manifest counts the bytes of the source's text
+    std::string text;                  // hash of the source's text, if the shards are all of a folder's split val
     int64_t unopened = 0;              // tokens of the other splits in the manifests of the folders named
     bool counts_text() const { return !shards.empty() && counted == static_cast<int>(shards.size()); }
 };

@@ -56,7 +56,12 @@ Json validation_text_json(const RunPlan& p) {
     if (!text) return nullptr;
     Json beginnings = Json::object();
     for (const auto& [bytes, hash] : text->beginnings) beginnings[std::to_string(bytes)] = hash;
-    return {{"bytes", text->bytes}, {"beginnings", beginnings}};
+    Json json = {{"bytes", text->bytes}, {"beginnings", beginnings}};
+    int64_t tokens = 0;
+    for (const ShardInfo& s : p.val.shards) tokens += s.tokens;
+    const bool whole = p.eval_windows * p.run.T * 50 >= tokens * 49;  // but for the remainders of its shards
+    if (whole && !p.val.text.empty()) json["source"] = p.val.text;
+    return json;
 }
 
 Json mixture_json(const DataSet& data) {

@@ -28,7 +28,7 @@ CONFIG = {"program": str, "run.steps": int, "options.optimizer": str, "options.s
           "data.val": list, "experiment?": dict, "experiment.options?": dict, "experiment.data?": dict,
           "experiment.model?": dict, "model?": dict, "model.vocab_size?": int, "changes?": list,
           "data.tokenizer?": str, "data.val_text?": dict, "data.val_text.bytes?": int,
-          "data.val_text.beginnings?": dict}
+          "data.val_text.beginnings?": dict, "data.val_text.source?": str}
 
 KINDS = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 

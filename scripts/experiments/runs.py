@@ -162,8 +162,12 @@ LARGEST_SHARE_OF_END = 0.02  # of two validation texts that count as one: tokeni
 
 
 def other_text(run, first):
-    """Returns how the validation texts of two runs differ (data/text_identity.h), or "" if they are the same."""
+    """Returns how the validation texts of two runs differ, or "" if they are the same: the texts that were prepared, if
+    runs are validated on all of them, or those that tokens spell (data/text_identity.h)."""
     texts = [r.config["data"].get("val_text") or {} for r in (run, first)]
+    sources = [text.get("source") for text in texts]
+    if sources[0] and sources[0] == sources[1]:
+        return ""
     for r, text in zip((run, first), texts):
         if not text.get("bytes") or not text.get("beginnings"):
             return f"{r.folder} does not record the text that it was validated on"

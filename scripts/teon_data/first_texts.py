@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import hashlib
 import time
 
 from .documents import Reader
@@ -38,6 +39,14 @@ def documents_of(job, source, files):
                 yield from reader.documents(unit, collections.Counter())
                 if reader.extent()[1]:
                     break
+
+
+def hash_of_texts(job, source, files):
+    """Returns a hash of the texts of the first `files` files, without white space, which some readers remove."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text, _ in documents_of(job, source, files):
+        digest.update(text.encode().translate(None, b" \t\n\r"))
+    return digest.hexdigest()
 
 
 def sample_texts(job, source):

@@ -23,7 +23,7 @@ from . import tokenizer as tokenizers
 from .batches import Advance, Note
 from .documents import text_keys
 from .files import Failure, WrongOption, check_shape, read_json, write_json
-from .first_texts import sample_texts, training_texts
+from .first_texts import hash_of_texts, sample_texts, training_texts
 from .interrupts import raise_received
 from .progress import Progress
 from .shard_plan import next_shard
@@ -363,10 +363,24 @@ class Run:
             "good_rows": state["rows"]["good"], "bad_rows": bad_rows,
             "rows_in_validation": state["rows"]["in validation"], "shards": state["shards"],
             "options": state["options"]}
+        if text := self._val_text():
+            manifest["val_text"] = text
         write_json(self.manifest_path, manifest)
         shutil.rmtree(self.folder, ignore_errors=True)
         sync_folder(self.job.out)
         return manifest
+
+    def _val_text(self):
+        """Returns the hash of the text in the split val, which runs of other tokenizers may share; None if it ends
+        within the input or lacks texts, or if its files are gone."""
+        job, rows = self.job, self.state["rows"]
+        files = self.source.val_files
+        if all(shard["split"] == "val" for shard in self.state["shards"]):
+            files = len(self.source.files)
+        left_out = rows["special token"] + rows["not tokenized"]
+        if not files or left_out or job.max_tokens is not None or job.delete_downloads:
+            return None
+        return hash_of_texts(job, self.source, files)
 
 
 def successor(part):

@@ -20,6 +20,8 @@ from teon_data import huggingface_export, source_bytes, tokenizer
 from testing import BPE, BUILD, SCRIPTS, needs, read_json
 from tokenizer_kinds import TEXTS, WORDS, byte_level, hard_texts, kinds, save, sentencepiece_model, unigram
 
+from experiments import runs
+
 
 def split_documents(tokens, delimiter):
     """Returns the list of tokens after each delimiter."""
@@ -99,6 +101,29 @@ class TestKinds(PrepareCase):
                 self.assertEqual(line["val_bytes"], sum(len(text.encode()) for text in texts))
                 data = read_json(run_folder / "config.json")["data"]
                 self.assertEqual(data["val_bytes_of"], "source")
+
+    @needs("numpy", data=[BUILD / "train_gpt2"])
+    def test_runs_are_compared_whose_tokenizers_normalize_the_validation_text(self):
+        for split, text in (("train", "the dog sat"), ("val", "ﬁne… ½ Ａ the cat ")):
+            write_lines(self.path(f"{split}.jsonl"), [json.dumps({"text": text}).encode()] * 90)
+        name, _ = save(kinds()["unigram"](), self.path("unigram"))
+        folders = {}
+        for kind, wanted, *flags in (("bytes", "bytes"), ("pieces", name, "--lossy"),
+                                     ("part", name, "--lossy", "--max-tokens", 400)):
+            out = folders[kind] = self.path(kind)
+            for split, tokens in (("train", 0), ("val", 10**9)):
+                self.prepare(self.path(f"{split}.jsonl"), "--tokenizer", wanted, "--val-tokens", tokens,
+                             "--out", out / split, *flags)
+            self.call(BUILD / "train_gpt2", "--data", out / "train", "--val-data", out / "val", "--model", "tiny",
+                      "--layers", 1, "--channels", 16, "--heads", 1, "--seq-len", 16, "--batch-tokens", 64, "--steps",
+                      1, "--out", out / "run", *(("--eval-tokens", 64) if kind == "part" else ()))
+        found = {kind: runs.read_run(str(out / "run")) for kind, out in folders.items()}
+        self.assertEqual(runs.other_text(found["pieces"], found["bytes"]), "")
+        self.assertNotIn("source", found["part"].config["data"]["val_text"])
+        self.assertNotIn("val_text", read_json(folders["part"] / "val" / "manifest.json"))
+        for result in found.values():  # by what the tokens spell they are other texts
+            result.config["data"]["val_text"].pop("source", None)
+        self.assertIn("validated on", runs.other_text(found["pieces"], found["bytes"]))
 
 
 def published():
