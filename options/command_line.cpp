@@ -92,11 +92,23 @@ std::string example_text(const std::string& example) {
     return "  " + example.substr(remark + 2) + "\n  " + example.substr(0, remark) + "\n";
 }
 
+// Continues values that are too many for a line on the next one, after a '|'.
+std::string wrapped_values(std::string text, size_t width) {
+    for (size_t begin = 0; text.size() - begin > width;) {
+        const size_t bar = text.rfind('|', begin + width - 1);
+        if (bar == std::string::npos || bar < begin) break;
+        text.insert(bar + 1, "\n    ");
+        begin = bar + 2;
+    }
+    return text;
+}
+
 std::string help_line(const OptionRow& row) {
     const size_t width = help_width();
     const size_t indent = width < 100 ? 28 : 34;
     const bool is_plain = row.is_switch && row.default_text.empty();  // --help, --version
-    const std::string flag_column = is_plain ? "  " + row.flag : fmt::format("  {} {}", row.flag, row.type);
+    const std::string flag_column =
+        is_plain ? "  " + row.flag : wrapped_values(fmt::format("  {} {}", row.flag, row.type), width);
     const std::string help_column =
         row.default_text.empty() ? row.help : fmt::format("{} ({})", row.help, row.default_text);
     const std::string gap = flag_column.size() + 1 < indent ? std::string(indent - flag_column.size(), ' ')

@@ -288,7 +288,7 @@ class TrainTest(RunCase):
 
         self.assertEqual(completed("--adamw"), ["--adamw-lr", "--adamw-weight-decay"])
         self.assertEqual(completed("--optimizer", ""), ["adamw", "lion", "muon", "normuon", "teon"])
-        self.assertEqual(completed("--ortho", "po"), ["polar-express"])
+        self.assertEqual(completed("--ortho", "jo"), ["jordan"])
         self.assertEqual(completed("--data", "t_tr"), ["t_train_000000.bin"])
         self.assertEqual(completed("--layers", ""), [])
         self.assertIn("--steps", completed("--layers", "3", "--"))
