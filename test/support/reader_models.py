@@ -23,7 +23,10 @@ MODELS = {"gpt2": ("train_gpt2", "trained", {}),
           "llama with GEGLU": ("train_llama", "trained", {"--mlp": "geglu"}),
           "qwen3": ("train_qwen3", "trained", {"--kv-heads": 2, "--head-size": 32}),
           "olmo2": ("train_olmo2", "trained", {}),
-          "olmo2 with fewer key/value heads": ("train_olmo2", "trained", {"--kv-heads": 2})}
+          "olmo2 with fewer key/value heads": ("train_olmo2", "trained", {"--kv-heads": 2}),
+          "olmo3": ("train_olmo2", "trained", {"--layers": 3, "--window": 4, "--full-every": 3}),
+          "olmo3 with linear scaling": ("train_olmo2", "trained", {"--layers": 3, "--window": 4, "--full-every": 3,
+                                                                   "--rope-scaling": 2})}
 IMPORTED = "llama with llama3's scaling and biases"  # made by transformers, and exported again
 PIECES = dict(vocab_size=512, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
               remove_extra_whitespaces=False, minloglevel=2)
