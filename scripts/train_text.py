@@ -5,10 +5,9 @@
     python3 scripts/train_text.py notes.txt --minutes 1     `make demo TEXT=notes.txt MINUTES=1` builds first
 
 Chooses vocabulary, model (a LLaMA), context, dropout, batch and steps from the text's size and three timed steps, and
-says why.
-Prints each command before it runs it. The model has to beat a trigram model with backoff of the same tokens. Writes
-runs/NAME-TIME/ (--out): the tokens in data/, the run in model/, and report.html, which is one file. Exit status: 0; 1
-if a step failed or the model is not better than the trigram model; 2 usage, or a text that is too small.
+says why. Prints each command before it runs it. The model has to beat a trigram model with backoff of the same tokens.
+Writes runs/NAME-TIME/ (--out): the tokens in data/, the run in model/, and report.html, which is one file. Exit status:
+0; 1 if a step failed or the model is not better than the trigram model; 2 usage, or a text that is too small.
 """
 
 if __name__ == "__main__":
@@ -30,7 +29,7 @@ import time
 from common import ngrams, page
 from common.arguments import Parser, decimal
 from common.live import duration
-from common.run_folder import BadRun, open_run, read_object, short
+from common.run_folder import BadRun, finite, open_run, read_object, short
 from common.startup import printable
 from common.written_files import NotAFile
 
@@ -38,7 +37,7 @@ from experiments import Fault
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KINDS = ("txt", "md", "jsonl")
-LEAST_BYTES = 20_000
+LEAST_BYTES = 20_000  # 12,000 gave no better model than the trigrams (docs/tutorial.md)
 # By the least size of a text in bytes: tokenizer; layers, channels, heads and context; batch; passes at most; dropout.
 # docs/tutorial.md has the losses that these were chosen by.
 CHOICES = (
@@ -105,7 +104,8 @@ def step_seconds(data, flags, folder):
     done = subprocess.run([program("train_llama"), "--data", data, *flags, "--steps", "3", "--out", run,
                            "--checkpoint-end", "off", "--eval-tokens", "1024"], capture_output=True)
     if done.returncode:
-        raise BadRun(done.stderr.decode(errors="replace").strip().splitlines()[-1])
+        said = first_lines(done.stderr.decode(errors="replace"), 1)
+        raise BadRun(said or f"train_llama ended with status {done.returncode}")
     seconds = min(list(open_run(run)[1].of_kind("step").column("ms"))[1:]) / 1000
     shutil.rmtree(run)
     return seconds
@@ -149,9 +149,10 @@ def choose(files_bytes, data, folder, seconds):
 def curves_of(metrics):
     """Returns the run's training loss, averaged over its evaluations' intervals, and its validation loss."""
     evals = [(m["step"], m["val_loss"]) for m in metrics.of_kind("eval") if m["val_loss"] is not None]
-    losses, width = metrics.of_kind("step").column("loss"), max(1, len(metrics.of_kind("step")) // 60)
-    means = [(begin + width / 2, sum(losses[begin:begin + width]) / len(losses[begin:begin + width]))
-             for begin in range(0, len(losses), width)]
+    losses = [loss for loss in metrics.of_kind("step").column("loss") if finite(loss)]
+    width = max(1, len(losses) // 60)
+    parts = [losses[begin:begin + width] for begin in range(0, len(losses), width)]
+    means = [(i * width + len(part) / 2, sum(part) / len(part)) for i, part in enumerate(parts)]
     return {"training": means, "validation": evals}
 
 

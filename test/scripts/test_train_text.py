@@ -36,8 +36,8 @@ class TextTest(Case):
 
     @needs("numpy", "tokenizers", "pyarrow", "tqdm")
     def test_from_a_text_to_a_page(self):
-        if not (BUILD / "train_gpt2").exists() or not (ROOT / "train_gpt2").exists():
-            self.skipTest("needs ./train_gpt2")
+        if not (BUILD / "train_llama").exists() or not (ROOT / "train_llama").exists():
+            self.skipTest("needs ./train_llama")
         (self.folder / "play.txt").write_bytes((ROOT / "experiments" / "shakespeare.txt").read_bytes()[:24_000])
         done = self.run_script("train_text.py", self.folder / "play.txt", "--minutes", "0.1", "--out",
                                self.folder / "out", expect=None)
