@@ -7,15 +7,40 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 from common.startup import complain, without_middle
 
 
+class Fitting(argparse.RawDescriptionHelpFormatter):
+    """Fits paragraphs to the terminal. Indented lines stay lines of their own; what stands behind a command that leaves
+    it too little room goes below it."""
+
+    def _fill_text(self, text, width, indent):
+        parts = []
+        for paragraph in text.strip("\n").split("\n\n"):
+            lines = paragraph.split("\n")
+            if not any(line.startswith(" ") for line in lines):
+                lines = [" ".join(lines)]
+            for line in lines:
+                columns = re.fullmatch(r"( *)(.*?\S)(?: {2,}(\S.*))?", line)
+                if len(line) <= width or not columns:
+                    parts.append(line)
+                    continue
+                before, first, remark = columns.groups()
+                below = before + "    " * bool(before)
+                for start, words in ((before, first), (below, remark or "")):
+                    parts += textwrap.wrap(words, width, initial_indent=start, subsequent_indent=below,
+                                           break_on_hyphens=False)
+            parts.append("")
+        return "\n".join(parts[:-1])
+
+
 class Parser(argparse.ArgumentParser):
-    """Prints the description as it is written. An error is one line, exit status 2."""
+    """Fits the description to the terminal. An error is one line, exit status 2."""
 
     def __init__(self, description=None, **how):
-        how.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        how.setdefault("formatter_class", Fitting)
         super().__init__(description=description, **how)
 
     def error(self, message):

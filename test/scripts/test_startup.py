@@ -166,6 +166,13 @@ class StartupTest(Case):
                       self.folder / "none", expect=1)
 
     @testing.needs("matplotlib")
+    def test_help_fits_a_terminal(self):
+        commands = [[name] for name in programs() if name != "fetch_model.py"]  # which ./train_gpt2 starts
+        for command in [*commands, *(["prepare.py", word] for word in ("fetch", "tokens", "verify"))]:
+            with self.subTest(command):
+                lines = self.run_script(*command, "--help", COLUMNS="80").stdout.splitlines()
+                self.assertEqual([line for line in lines if len(line) > 80], [])
+
     def test_a_name_with_dollars_is_drawn(self):
         data = {"train": [{"path": "a$_$b/t_train_000000.bin", "tokens": 100}],
                 "val": [{"path": "a$_$b/t_val_000000.bin", "tokens": 10}]}
