@@ -161,6 +161,7 @@ class GoalsTest(MakeCase):
             [ "$2" = g++-12 ] && exit
             echo 'error: #error -- unsupported GNU version! gcc versions later than 12 are not supported!'; exit 1""")
         write_program(self.folder / "bin/g++-12", '#!/bin/bash\nexec g++ "$@"\n')
+        write_program(self.folder / "bin/getconf", "#!/bin/bash\necho glibc 2.36\n")  # which CUDA 12 compiles with
         environment = {**self.outer, "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
                        "CUDA_HOME": self.folder / "toolkit", "NVCC_WORKS": self.folder / "nvcc_works"}
         command = ["make", "-C", here, "BACKEND=cuda", "SETUP=0", "build/cuda/kernels/fill.cu.o",
